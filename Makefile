@@ -1,0 +1,62 @@
+# `make demo` and `make test` need python3 >= 3.10 and nothing else; the rest is made in .venv.
+
+# The first interpreter that is new enough and can make environments; `make PYTHON=…` takes another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
+WORKERS ?= 2
+SOURCES := lithi_datasets tests tools $(wildcard benchmarks loading_scripts)
+
+# Nothing outside this folder is written, and nothing is sent anywhere.
+export HF_HOME := $(CURDIR)/$(VENV)/hf-home
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: help demo test lint soak bench sample clean
+
+help:
+	@echo "make demo    run the main job on the sample: verify, convert, train over two readers"
+	@echo "make test    formatting, lint, types, tests"
+	@echo "make soak    the tests that run for minutes"
+	@echo "make bench   the benchmarks"
+	@echo "make sample  make the sample bundle again"
+	@echo "make clean   remove the environment and what tools left"
+
+demo: $(VENV)/.runtime
+	$(BIN)/lithi-datasets demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy --strict
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m soak --timeout 3600
+
+bench: $(VENV)/.dev
+	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
+
+sample: $(VENV)/.dev
+	$(BIN)/python tools/make_sample.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps, so that an environment is filled once and again only when what it is made from changes.
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "No python3 >= 3.10 with venv found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP) -e '.[dev]'
+	@touch $@
