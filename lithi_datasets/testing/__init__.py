@@ -1,0 +1,28 @@
+"""Public helpers for other people's tests: a bundle writer and a filesystem that fails as told.
+
+`lithi_datasets.testing.strategies` holds hypothesis strategies; it is imported on its own, because
+hypothesis is no dependency of the package.
+"""
+
+from __future__ import annotations
+
+from lithi_datasets.testing.encoding import compress
+from lithi_datasets.testing.faults import Fault, FaultFileSystem, FaultScene, fault_filesystem
+from lithi_datasets.testing.writer import (
+    PartSpec,
+    read_manifest_document,
+    reseal,
+    write_bundle,
+)
+
+__all__ = [
+    "Fault",
+    "FaultFileSystem",
+    "FaultScene",
+    "PartSpec",
+    "compress",
+    "fault_filesystem",
+    "read_manifest_document",
+    "reseal",
+    "write_bundle",
+]
