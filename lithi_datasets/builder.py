@@ -17,12 +17,14 @@ cache;
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import datasets
+from datasets.fingerprint import Hasher
 from datasets.load import DatasetModule, PackagedDatasetModuleFactory
 from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 from datasets.splits import SplitDict, SplitGenerator, SplitInfo
@@ -32,13 +34,24 @@ from datasets.utils.info_utils import VerificationMode
 from lithi_datasets import convert, provenance
 from lithi_datasets.bundle import Bundle, open_bundle
 from lithi_datasets.errors import UsageError
+from lithi_datasets.keywords import OPTIONS, Source, one_source, refuse_keywords, refuse_options
 from lithi_datasets.selection import Selection, normal_statuses, select_columns
 
 if TYPE_CHECKING:
     from lithi_datasets.cache import CacheEntry
     from lithi_datasets.manifest import Snapshot
 
-__all__ = ["NAME", "LithiBundle", "LithiBundleConfig", "register"]
+__all__ = [
+    "NAME",
+    "LithiBundle",
+    "LithiBundleConfig",
+    "StreamView",
+    "mark_node",
+    "register",
+    "rows_of",
+    "stream_of_parts",
+    "stream_view",
+]
 
 NAME = "lithi_bundle"
 
@@ -54,16 +67,6 @@ class LithiBundleConfig(datasets.BuilderConfig):
     statuses: Sequence[str] | None = None
     columns: Sequence[str] | None = None
     credential_ref: str | None = None
-
-
-_OPTIONS = ("snapshot", "allow_partial", "statuses", "columns", "credential_ref")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What the caller named; handed from the registration to the builder as it is."""
-
-    source: Any
 
 
 class LithiBundle(datasets.ArrowBasedBuilder):
@@ -85,11 +88,9 @@ class LithiBundle(datasets.ArrowBasedBuilder):
         data_dir: Any = None,
         **keywords: Any,
     ) -> None:
-        options = {name: keywords.pop(name) for name in _OPTIONS if name in keywords}
-        _refuse_keywords(keywords)
-        source = (
-            data_files if isinstance(data_files, _Source) else _one_source(data_dir, data_files)
-        )
+        options = {name: keywords.pop(name) for name in OPTIONS if name in keywords}
+        refuse_keywords(keywords)
+        source = data_files if isinstance(data_files, Source) else one_source(data_dir, data_files)
         self.options = LithiBundleConfig(**options)
         self.bundle: Bundle = open_bundle(
             source.source,
@@ -165,7 +166,7 @@ class LithiBundle(datasets.ArrowBasedBuilder):
                 remedy="Load it, then call to_parquet on the dataset.",
             )
         if storage_options:
-            _refuse_options("storage_options")
+            refuse_options("storage_options")
         mode = datasets.DownloadMode(download_mode or "reuse_dataset_if_exists")
         checks = VerificationMode(verification_mode or "basic_checks")
         entry = convert.convert(
@@ -295,61 +296,6 @@ def _table(
     return concat_tables(pieces) if pieces else None
 
 
-def _one_source(data_dir: Any, data_files: Any) -> _Source:
-    """The one bundle that the caller names, through either keyword.
-
-    Raises:
-        UsageError: none, several, or files by split are named.
-    """
-    if isinstance(data_files, (list, tuple)) and len(data_files) == 1:
-        (data_files,) = data_files
-    if (data_dir is None) == (data_files is None):
-        raise UsageError(
-            "A bundle is named by data_dir= or by data_files=.",
-            expected='data_dir="folder" or data_files="folder/result-manifest.json"',
-            found="neither" if data_dir is None else "both",
-        )
-    if isinstance(data_files, (list, tuple, set, Mapping)):
-        raise UsageError(
-            "data_files= names one manifest; parts and splits come from it.",
-            expected='data_files="folder/result-manifest.json"',
-            found=f"{len(data_files)} entries in a {type(data_files).__name__}",
-        )
-    return _Source(data_files if data_dir is None else data_dir)
-
-
-def _refuse_keywords(keywords: dict[str, Any]) -> None:
-    if keywords.get("features") is not None:
-        raise UsageError(
-            "The types of a bundle come from its manifest alone.",
-            expected="no features=",
-            remedy="Load it, then cast the dataset.",
-        )
-    if keywords.get("storage_options"):
-        _refuse_options("storage_options")
-    if isinstance(keywords.get("token"), str):
-        _refuse_options("token")
-    stock = {
-        *("hash", "base_path", "info", "features", "token", "repo_id", "storage_options"),
-        *("writer_batch_size", "config_id"),
-    }
-    unknown = sorted(set(keywords) - stock)
-    if unknown:
-        raise UsageError(
-            f"Unknown keywords for a bundle: {', '.join(unknown)}.",
-            expected=f"some of {', '.join(_OPTIONS)}",
-            found=", ".join(unknown),
-        )
-
-
-def _refuse_options(name: str) -> NoReturn:
-    raise UsageError(
-        f"{name}= would put secrets into what is pickled and cached.",
-        expected="credential_ref= with a name that register_credential knows",
-        found=f"{name}=…",
-    )
-
-
 class _ModuleFactory(PackagedDatasetModuleFactory):
     """Hands what the caller named to our builder, without looking for files."""
 
@@ -357,7 +303,7 @@ class _ModuleFactory(PackagedDatasetModuleFactory):
         if self.name != NAME:
             return super().get_module()
         module, code_hash = _PACKAGED_DATASETS_MODULES[NAME]
-        source = _one_source(self.data_dir, self.data_files)
+        source = one_source(self.data_dir, self.data_files)
         return DatasetModule(
             module, code_hash, {"data_files": source, "data_dir": None, "dataset_name": NAME}
         )
@@ -370,3 +316,103 @@ def register() -> None:
     if not getattr(current, "serves_lithi_bundle", False):
         _ModuleFactory.serves_lithi_bundle = True
         datasets.load.PackagedDatasetModuleFactory = _ModuleFactory
+
+
+def rows_of(ds: datasets.Dataset) -> tuple[Any, Any]:
+    """The Arrow table of a map-style dataset, and the `uint64[n]` rows of it that the dataset is.
+
+    The second is None where the dataset is the table as it is.
+    """
+    indices = ds._indices
+    return ds.data.table, None if indices is None else indices.column(0)
+
+
+def _shallow(one: Any) -> Any:
+    """A shallow copy; of a stream `copy.copy` would share the attributes (its `__setstate__`)."""
+    new = object.__new__(type(one))
+    new.__dict__.update(one.__dict__)
+    return new
+
+
+def mark_node(ds: Any, rank: int, world_size: int) -> Any:
+    """The same dataset, knowing that it is the share of one rank."""
+    marked = _shallow(ds)
+    marked._info = ds.info.copy()
+    known = replace(provenance.provenance_of(ds), node={"rank": rank, "world_size": world_size})
+    marked._info.download_checksums = known.as_checksums()
+    return marked
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """What a stream reads.
+
+    Attributes:
+        builder: of its bundle.
+        parts: indexes of its parts, in its order.
+        plain: nothing was done to its rows: no map, no filter.
+        identity: digest of the parts and of all that was done on the way.
+    """
+
+    builder: LithiBundle
+    parts: tuple[int, ...]
+    plain: bool
+    identity: str
+
+
+_ROW_BY_ROW = ("Mapped", "Filtered", "Formatted", "SelectColumns", "RebatchedArrow")
+_WHAT_WAS_DONE = (
+    *("function", "batched", "batch_size", "remove_columns", "input_columns", "with_indices"),
+    *("fn_kwargs", "drop_last_batch", "column_names", "mask_column_name"),
+)
+
+
+def stream_view(ds: datasets.IterableDataset) -> StreamView:
+    """Look through a stream down to the parts that it reads.
+
+    Raises:
+        UsageError: it was shuffled, shortened, joined or split by `datasets`, so that whole parts
+            can no longer be given to readers; or it is not of a bundle.
+    """
+    if ds._distributed is not None:
+        _refuse_stream(ds, "split_dataset_by_node", "Split it with lithi_datasets.split_by_node.")
+    done = []
+    inner = ds._ex_iterable
+    while hasattr(inner, "ex_iterable"):
+        name = type(inner).__name__
+        if not name.startswith(_ROW_BY_ROW):
+            _refuse_stream(ds, name, "Shuffle with torch_loader; leave take and skip out.")
+        kept = {key: vars(inner)[key] for key in _WHAT_WAS_DONE if key in vars(inner)}
+        done.append((name, Hasher.hash(kept)))
+        inner = inner.ex_iterable
+    builder = getattr(getattr(inner, "generate_tables_fn", None), "__self__", None)
+    if not isinstance(builder, LithiBundle):
+        _refuse_stream(ds, type(inner).__name__, "Pass a stream from lithi_datasets.load.")
+    parts = tuple(index for index in inner.kwargs["parts"] if index != _NO_PART)
+    selection = builder.selection
+    view = [list(parts), selection.statuses, selection.columns, done]
+    identity = hashlib.sha256(json.dumps(view).encode()).hexdigest()
+    return StreamView(builder, parts, not done, identity)
+
+
+def stream_of_parts(ds: datasets.IterableDataset, parts: Sequence[int]) -> datasets.IterableDataset:
+    """The same stream, with all that was done to it, over some of its parts."""
+    narrowed = _shallow(ds)
+    holder, name = narrowed, "_ex_iterable"
+    while True:
+        inner = _shallow(getattr(holder, name))
+        setattr(holder, name, inner)
+        if not hasattr(inner, "ex_iterable"):
+            break
+        holder, name = inner, "ex_iterable"
+    inner.kwargs = {"parts": [*parts] or [_NO_PART]}
+    return narrowed
+
+
+def _refuse_stream(ds: Any, what: str, remedy: str) -> NoReturn:
+    raise UsageError(
+        "Whole parts of this stream can't be given to readers any more.",
+        expected="a stream of a bundle; map, filter and select_columns are fine",
+        found=f"{type(ds).__name__} after {what}",
+        remedy=remedy,
+    )

@@ -32,7 +32,7 @@ def load(
     num_proc: int | None = None,
     verification_mode: str | None = None,
 ) -> datasets.Dataset | datasets.IterableDataset | datasets.DatasetDict:
-    """Load a bundle as a dataset that yields torch tensors.
+    """Load a bundle as a dataset that yields torch tensors of exactly the manifest's types.
 
     Args:
         source: the bundle's folder, the manifest in it, an fsspec URL of either, or an opened
@@ -55,6 +55,7 @@ def load(
         UsageError: the call is wrong.
     """
     from lithi_datasets.builder import LithiBundle
+    from lithi_datasets.reading.formatter import FORMAT
 
     if streaming and num_proc is not None:
         raise UsageError(
@@ -71,6 +72,6 @@ def load(
         credential_ref=credential_ref,
     )
     if streaming:
-        return builder.as_streaming_dataset(split=split).with_format("torch")
+        return builder.as_streaming_dataset(split=split).with_format(FORMAT)
     builder.download_and_prepare(num_proc=num_proc, verification_mode=verification_mode)
-    return builder.as_dataset(split=split).with_format("torch")
+    return builder.as_dataset(split=split).with_format(FORMAT)

@@ -8,16 +8,18 @@ not a guess.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lithi_datasets.errors import UsageError
 from lithi_datasets.manifest import Snapshot
 from lithi_datasets.strict_json import canonical
+from lithi_datasets.types import StructOf
 
 if TYPE_CHECKING:
     from lithi_datasets.bundle import Bundle
+    from lithi_datasets.types import Field
 
 __all__ = ["Provenance", "fingerprint", "provenance_of", "snapshot_of"]
 
@@ -36,9 +38,11 @@ class Provenance:
         item_id_field: name of the id column.
         counts: the manifest's counts, by name.
         required: declared columns that hold no null.
+        nullable: declared columns that may; a field of a struct by its dotted path.
         statuses: the statuses that were read, sorted; None for all.
         splits: split name → rows in the bundle, before any status was left out.
         status_counts: split name → rows by status, None where only the bundle's totals are known.
+        node: `{"rank", "world_size"}` where `split_by_node` made this dataset, else None.
     """
 
     version_id: str
@@ -46,9 +50,11 @@ class Provenance:
     item_id_field: str
     counts: dict[str, int]
     required: tuple[str, ...]
+    nullable: tuple[str, ...]
     statuses: tuple[str, ...] | None
     splits: dict[str, int]
     status_counts: dict[str, dict[str, int] | None]
+    node: dict[str, int] | None = None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -65,6 +71,7 @@ class Provenance:
             item_id_field=bundle.item_id_field,
             counts={name: getattr(counts, name) for name in type(counts).model_fields},
             required=tuple(f.name for f in bundle.manifest.table.fields if not f.nullable),
+            nullable=tuple(_nullable(bundle.manifest.table.fields, "")),
             statuses=statuses,
             splits={
                 split: sum(bundle.parts[index].rows for index in indexes)
@@ -77,7 +84,16 @@ class Provenance:
 
     def as_checksums(self) -> dict[str, Any]:
         """The value of `DatasetInfo.download_checksums`; plain JSON."""
-        return {KEY: {**asdict(self), "required": list(self.required)}}
+        plain = {name: list(getattr(self, name)) for name in ("required", "nullable")}
+        return {KEY: {**asdict(self), **plain}}
+
+
+def _nullable(fields: Sequence[Field], prefix: str) -> Iterator[str]:
+    for field in fields:
+        if field.nullable:
+            yield prefix + field.name
+        elif isinstance(field.type, StructOf):
+            yield from _nullable(field.type.fields, f"{prefix}{field.name}.")
 
 
 def _stated_statuses(bundle: Bundle, indexes: Sequence[int]) -> dict[str, int] | None:
@@ -128,6 +144,7 @@ def provenance_of(ds: Any) -> Provenance:
         **{
             **kept,
             "required": tuple(kept["required"]),
+            "nullable": tuple(kept["nullable"]),
             "statuses": None if statuses is None else tuple(statuses),
         }
     )

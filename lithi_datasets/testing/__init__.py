@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lithi_datasets.testing.encoding import compress
 from lithi_datasets.testing.faults import Fault, FaultFileSystem, FaultScene, fault_filesystem
+from lithi_datasets.testing.resume import assert_same_after_resume, same_batch
 from lithi_datasets.testing.writer import (
     PartSpec,
     read_manifest_document,
@@ -20,9 +21,11 @@ __all__ = [
     "FaultFileSystem",
     "FaultScene",
     "PartSpec",
+    "assert_same_after_resume",
     "compress",
     "fault_filesystem",
     "read_manifest_document",
     "reseal",
+    "same_batch",
     "write_bundle",
 ]

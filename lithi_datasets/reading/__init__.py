@@ -1,0 +1,1 @@
+"""Reading a dataset in training: exact tensors, who reads what, and the loader."""

@@ -1,0 +1,62 @@
+"""The state of a loader: plain JSON, and refused with both values where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lithi_datasets.errors import StateError
+
+__all__ = ["STATE_VERSION", "check_state", "taken"]
+
+STATE_VERSION = 1
+
+_REMEDIES = {
+    "snapshot": "Load the bundle of the state, or start this one from its beginning.",
+    "view": "Load the same splits, statuses and columns, with the same maps and filters.",
+    "rows": "Load the same splits and statuses, with the same filters.",
+    "seed": "Make the loader with the seed of the state.",
+    "shuffle": "Make the loader with the shuffle= of the state.",
+}
+
+
+def taken(state: object, name: str, kind: type, *, least: int | None = None) -> Any:
+    """A member of a state.
+
+    Raises:
+        StateError: it is absent, of another kind, or below `least`.
+    """
+    value: Any = state.get(name) if isinstance(state, Mapping) else None
+    fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if not fits or (least is not None and value < least):
+        raise StateError(
+            f"This is not the state of a loader: {name} is broken.",
+            path=name,
+            expected=kind.__name__ if least is None else f"{kind.__name__} of at least {least}",
+            found=repr(value)[:200] if isinstance(state, Mapping) else type(state).__name__,
+            remedy="Pass what state_dict() returned, or what json.loads made of it.",
+        )
+    return value
+
+
+def check_state(state: object, own: Mapping[str, Any]) -> None:
+    """Compare what identifies the rows of a state with the loader's own.
+
+    Args:
+        state: what the caller gives.
+        own: member → value of this loader, in the order of the checks.
+
+    Raises:
+        StateError: a member differs; both values are shown side by side.
+    """
+    taken(state, "version", int)
+    for name, expected in own.items():
+        found = state.get(name) if isinstance(state, Mapping) else None
+        if found != expected or type(found) is not type(expected):
+            raise StateError(
+                f"The state was saved on another loader: its {name} differs.",
+                path=name,
+                expected=repr(expected),
+                found=repr(found)[:500],
+                remedy=_REMEDIES.get(name, f"Make the loader with the {name} of the state."),
+            )
