@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lithi_datasets.storage import Location
 
 __all__ = [
+    "OUTSTANDING_ROLE",
     "VerifyReport",
     "add_statuses",
     "check_attachments",

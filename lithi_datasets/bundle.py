@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lithi_datasets import schema
-from lithi_datasets.audit import VerifyReport, verify_files
+from lithi_datasets.audit import OUTSTANDING_ROLE, VerifyReport, outstanding_ids, verify_files
 from lithi_datasets.errors import (
     BundlePartial,
     FileMissing,
@@ -142,6 +142,42 @@ class Bundle:
             StorageError: the storage failed.
         """
         return verify_files(self.location, self.manifest, self.rules, progress=progress)
+
+    def outstanding_items(
+        self, staged_input: str | os.PathLike[str] | Bundle | None = None
+    ) -> list[str]:
+        """The ids of the items that have no row yet, ready to be submitted again.
+
+        Args:
+            staged_input: the bundle that the job ran over; needed where the manifest binds no list.
+
+        Returns:
+            The bound list, else the ids of the staged input without a row, in its order.
+
+        Raises:
+            UsageError: neither is there.
+            RowCountMismatch: they are not as many as the manifest counts.
+            BundleError: the list, or a part, breaks a rule.
+        """
+        if not self.counts.outstanding:
+            return []
+        for attachment in self.manifest.attachments:
+            if attachment.role == OUTSTANDING_ROLE:
+                return outstanding_ids(self.location, attachment, self.counts.outstanding)
+        if staged_input is None:
+            raise UsageError(
+                "The manifest binds no list of its outstanding items.",
+                path=str(self.location),
+                expected="the staged input that the job ran over",
+                remedy="Pass staged_input= with the bundle that was submitted.",
+            )
+        from lithi_datasets.outstanding import ids_without_row
+
+        return ids_without_row(self, _bundle_of(staged_input))
+
+
+def _bundle_of(source: Any) -> Bundle:
+    return source if isinstance(source, Bundle) else open_bundle(source, allow_partial=True)
 
 
 def open_bundle(

@@ -31,9 +31,10 @@ WINDOW_HASHES = 8 * 2**20
 """Hashes sorted at a time: 64 MiB."""
 
 _NAMED_IDS = 5
-_GATHER_BYTES = 4 * 2**20
+_BLOCK_BYTES = 4 * 2**20
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xC2B2AE3D27D4EB4F)
+_ALL_BITS = np.uint64(2**64 - 1)
 
 
 def new_seed() -> int:
@@ -44,39 +45,75 @@ def new_seed() -> int:
 def hash_ids(ids: pa.Array, seed: int) -> Hashes:
     """Hash strings (`string` or `large_string`, no nulls) to `uint64[len(ids)]`, vectorised."""
     count = len(ids)
-    hashes = np.empty(count, dtype=np.uint64)
     if not count:
-        return hashes
+        return np.empty(0, dtype=np.uint64)
     wide = pa.types.is_large_string(ids.type)
     _, offset_buffer, data_buffer = ids.buffers()
-    raw = np.frombuffer(offset_buffer, dtype=np.int64 if wide else np.int32)
+    kind = np.int64 if wide else np.int32
+    # A buffer may be padded to any length.
+    raw = np.frombuffer(offset_buffer, dtype=kind, count=ids.offset + count + 1)
     offsets: npt.NDArray[np.int64] = raw[ids.offset : ids.offset + count + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
     lengths = np.diff(offsets)
-    order: npt.NDArray[np.int64] = np.argsort(lengths, kind="stable")
-    bounds = np.flatnonzero(np.diff(lengths[order])) + 1
-    groups: list[npt.NDArray[np.int64]] = np.split(order, bounds)
-    for group in groups:
-        length = int(lengths[group[0]])
-        step = max(1, _GATHER_BYTES // (8 * max(1, length)))
-        for start in range(0, len(group), step):
-            rows = group[start : start + step]
-            hashes[rows] = _hash_equal_lengths(data, offsets[rows], length, seed)
-    return hashes
+    if (lengths == lengths[0]).all():
+        # Ids are mostly numbered with leading zeros, or digests: nothing has to be gathered.
+        return _hash_equal_lengths(data.reshape(count, int(lengths[0])), seed)
+    return _hash_mixed_lengths(data, offsets[:-1] - offsets[0], lengths, seed)
 
 
-def _hash_equal_lengths(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], length: int, seed: int
-) -> Hashes:
+def _hash_equal_lengths(data: npt.NDArray[np.uint8], seed: int) -> Hashes:
+    count, length = data.shape
     words = -(-length // 8)
-    block = np.zeros((len(starts), words * 8), dtype=np.uint8)
-    block[:, :length] = data[starts[:, None] + np.arange(length)]
-    state = np.full(len(starts), np.uint64(seed) ^ np.uint64(length), dtype=np.uint64)
-    for column in block.view("<u8").T:
-        state = (state ^ column) * _MULTIPLIER
-        state ^= state >> np.uint64(29)
-    state = state * _FINAL
-    return state ^ (state >> np.uint64(32))
+    hashes = np.full(count, np.uint64(seed) ^ np.uint64(length), dtype=np.uint64)
+    step = max(1, _BLOCK_BYTES // (8 * max(1, words)))
+    for start in range(0, count, step):
+        piece = data[start : start + step]
+        block = np.zeros((len(piece), words * 8), dtype=np.uint8)
+        block[:, :length] = piece
+        state = hashes[start : start + step]
+        for column in block.view("<u8").T if words else ():
+            _mix(state, column)
+    return _finish(hashes)
+
+
+def _hash_mixed_lengths(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    seed: int,
+) -> Hashes:
+    """The same hashes, for ids that lie one after the other in `data`."""
+    padded = np.zeros(len(data) + 8, dtype=np.uint8)
+    padded[:-8] = data
+    # The 8 bytes at any offset as one number.
+    words: Hashes = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+    hashes = np.uint64(seed) ^ lengths.astype(np.uint64)
+    shortest = int(lengths.min())
+    rows: slice | npt.NDArray[np.int64] = slice(None)
+    for at in range(0, int(lengths.max()), 8):
+        if at >= shortest:
+            rows = np.flatnonzero(lengths) if isinstance(rows, slice) else rows
+            rows = rows[lengths[rows] > at]
+        found = words[starts[rows] + at]
+        if at + 8 > shortest:
+            beyond = np.maximum(at + 8 - lengths[rows], 0).astype(np.uint64)
+            found &= _ALL_BITS >> (beyond * np.uint64(8))
+        state = hashes[rows]
+        _mix(state, found)
+        hashes[rows] = state
+    return _finish(hashes)
+
+
+def _mix(state: Hashes, words: Hashes) -> None:
+    state ^= words
+    state *= _MULTIPLIER
+    state ^= state >> np.uint64(29)
+
+
+def _finish(state: Hashes) -> Hashes:
+    state *= _FINAL
+    state ^= state >> np.uint64(32)
+    return state
 
 
 def duplicate_hashes(files: Sequence[Path]) -> Hashes:

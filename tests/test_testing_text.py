@@ -13,7 +13,7 @@ import pytest
 
 from lithi_datasets.errors import UsageError
 from lithi_datasets.testing import compress
-from lithi_datasets.testing.encoding import encode
+from lithi_datasets.encoding import encode
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -22,7 +22,7 @@ from lithi_datasets.testing import (
     strategies,
     write_bundle,
 )
-from lithi_datasets.testing.plain import plain_values
+from lithi_datasets.plain_values import plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ hypothesis is no dependency of the package.
 
 from __future__ import annotations
 
-from lithi_datasets.testing.encoding import compress
+from lithi_datasets.encoding import compress
 from lithi_datasets.testing.faults import Fault, FaultFileSystem, FaultScene, fault_filesystem
 from lithi_datasets.testing.resume import assert_same_after_resume, same_batch
 from lithi_datasets.testing.writer import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import pyarrow as pa
 
 from lithi_datasets.errors import UsageError
-from lithi_datasets.testing.plain import plain_values
+from lithi_datasets.plain_values import plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
