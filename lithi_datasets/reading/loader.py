@@ -7,7 +7,6 @@ worker makes the same batch of it. The position lives in the process that iterat
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from lithi_datasets.provenance import Provenance, provenance_of
 from lithi_datasets.reading.batches import Failure, LoaderOptions, MapBatches, StepItem
 from lithi_datasets.reading.order import ORDER_FORMAT, whole
 from lithi_datasets.reading.plan import StepPlan
+from lithi_datasets.reading.processes import accelerate_place, accelerate_processes
 from lithi_datasets.reading.rows import RowReader
 from lithi_datasets.reading.state import STATE_VERSION, check_state, taken
 from lithi_datasets.reading.tensors import masked_columns, refuse_mask_collisions
@@ -42,21 +42,29 @@ class Loader(torch_data.DataLoader[Any]):
         """Tell accelerate to leave this loader as it is: it is split already.
 
         Raises:
-            UsageError: it is not split, and accelerate runs several processes.
+            UsageError: it is split for another number of processes than accelerate runs, or every
+                process reads the share of the same rank.
         """
-        accelerate = sys.modules.get("accelerate.state")
-        shared = getattr(accelerate, "PartialState", None)
-        processes = getattr(shared, "_shared_state", {}).get("num_processes", 1)
-        node = self.known.node or {"world_size": 1}
-        if processes not in (self.options.world_size, node["world_size"]):
-            raise UsageError(
-                "accelerate runs several processes, and every one of them would read all rows.",
-                expected=f"a loader for {processes} ranks",
-                found=f"a loader for {self.options.world_size}",
-                remedy="Pass rank=accelerator.process_index and "
-                "world_size=accelerator.num_processes to torch_loader.",
-            )
-        return True
+        node = self.known.node or {"rank": 0, "world_size": 1}
+        given = (self.options.rank, self.options.world_size)
+        rank, ranks = given if given[1] > 1 else (node["rank"], node["world_size"])
+        place, processes = accelerate_place(), accelerate_processes()
+        # Fewer ranks than processes are fine where several processes hold the parts of one model.
+        if ranks == processes and rank == place:
+            return True
+        if 1 < ranks < processes and processes % ranks == 0:
+            return True
+        raise UsageError(
+            "This loader isn't split as accelerate runs: rows would be read twice or never.",
+            expected=f"a loader of rank {place} of {processes}",
+            found=f"a loader of rank {rank} of {ranks}",
+            remedy="Pass rank=accelerator.process_index and "
+            "world_size=accelerator.num_processes to torch_loader.",
+        )
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate sets it on all that it prepared; the answer stays what it is."""
 
     @property
     def dropped(self) -> int:
@@ -208,7 +216,7 @@ class MapLoader(Loader):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue where all ranks saved at the same step, at any world size."""
-        check_state(state_dict, self._identity())
+        check_state(state_dict, self._identity(), supersedes=self.known.supersedes)
         epoch = taken(state_dict, "epoch", int, least=0)
         consumed = taken(state_dict, "consumed", int, least=0)
         if consumed > self._steps.rows:

@@ -10,6 +10,7 @@ from lithi_datasets.builder import mark_node, stream_of_parts, stream_view
 from lithi_datasets.errors import UsageError
 from lithi_datasets.provenance import provenance_of
 from lithi_datasets.reading.plan import assign_parts, check_rank, index_range
+from lithi_datasets.reading.shares import as_share
 
 __all__ = ["split_by_node"]
 
@@ -26,7 +27,8 @@ def split_by_node(ds: Any, rank: int, world_size: int) -> Any:
         world_size: number of ranks.
 
     Returns:
-        A dataset of the kind of `ds`, which remembers that it is a share.
+        A dataset of the kind of `ds`, which remembers that it is a share; see
+        `lithi_datasets.reading.shares` for what accelerate makes of it.
 
     Raises:
         UsageError: there is no such rank, the dataset is not of a bundle, or is a share already.
@@ -43,13 +45,13 @@ def split_by_node(ds: Any, rank: int, world_size: int) -> Any:
         start, stop = index_range(len(ds), rank, world_size)
         # datasets refuses an empty range at the end.
         share = ds.select(range(start, stop) if start < stop else [])
-        return mark_node(share, rank, world_size)
+        return as_share(mark_node(share, rank, world_size))
     if isinstance(ds, datasets.IterableDataset):
         view = stream_view(ds)
         sizes = [view.builder.bundle.parts[index].rows for index in view.parts]
         owned = assign_parts(sizes, world_size)[rank][0]
         share = stream_of_parts(ds, [view.parts[own] for own in owned])
-        return mark_node(share, rank, world_size)
+        return as_share(mark_node(share, rank, world_size))
     raise UsageError(
         "split_by_node splits one dataset.",
         expected="a Dataset or IterableDataset of a bundle",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lithi_datasets.errors import StateError
+from lithi_datasets.errors import SnapshotMismatch, StateError
+from lithi_datasets.provenance import replaces
 
 __all__ = ["STATE_VERSION", "check_state", "taken"]
 
@@ -39,22 +40,37 @@ def taken(state: object, name: str, kind: type, *, least: int | None = None) -> 
     return value
 
 
-def check_state(state: object, own: Mapping[str, Any]) -> None:
+def check_state(
+    state: object, own: Mapping[str, Any], *, supersedes: Mapping[str, str] | None = None
+) -> None:
     """Compare what identifies the rows of a state with the loader's own.
 
     Args:
         state: what the caller gives.
         own: member → value of this loader, in the order of the checks.
+        supersedes: the snapshot of the older bundle that the loader's bundle replaces.
 
     Raises:
-        StateError: a member differs; both values are shown side by side.
+        SnapshotMismatch: the state is of another bundle; both snapshots are shown.
+        StateError: another member differs; both values are shown side by side.
     """
     taken(state, "version", int)
     for name, expected in own.items():
         found = state.get(name) if isinstance(state, Mapping) else None
         if found != expected or type(found) is not type(expected):
-            raise StateError(
+            error, problem = (
+                StateError,
                 f"The state was saved on another loader: its {name} differs.",
+            )
+            if name == "snapshot":
+                error = SnapshotMismatch
+            if name == "snapshot" and isinstance(found, Mapping) and replaces(supersedes, found):
+                problem = (
+                    f"The state was saved on the bundle {found.get('version_id')}, which a newer "
+                    f"manifest replaces: that of {expected['version_id']}."
+                )
+            raise error(
+                problem,
                 path=name,
                 expected=repr(expected),
                 found=repr(found)[:500],

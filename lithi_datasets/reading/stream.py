@@ -285,7 +285,7 @@ class StreamLoader(Loader):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue where this rank was when its state was saved."""
-        check_state(state_dict, self._identity())
+        check_state(state_dict, self._identity(), supersedes=self.known.supersedes)
         batches = self._batches
         epoch = taken(state_dict, "epoch", int, least=0)
         turn = taken(state_dict, "turn", int, least=0)
