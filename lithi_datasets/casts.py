@@ -272,5 +272,5 @@ class FromView:
         offset_type(sizes, self.target, self.where.field)
         try:
             return array.cast(self.target)
-        except pa.ArrowNotImplementedError:  # pyarrow before 20
+        except pa.ArrowNotImplementedError:  # older versions of pyarrow
             return pa.array(array.to_pylist(), self.target)

@@ -56,9 +56,9 @@ def shown(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, dict):
-        return f"an object of {len(value)} members"
+        return f"an object of {len(value)} member{'s' * (len(value) != 1)}"
     if isinstance(value, (list, tuple)):
-        return f"a list of {len(value)} items"
+        return f"a list of {len(value)} item{'s' * (len(value) != 1)}"
     if isinstance(value, (int, float)) and abs(value) < 10**_SHOWN_CHARACTERS:
         return repr(value)
     return f"a value of type {type(value).__name__}"
@@ -159,10 +159,10 @@ class _Scanner:
 
     def _structure(self, mark: str) -> _Fault | None:
         if mark in "{[":
-            self._open.append(_Frame(is_object=mark == "{"))
             levels = self._limits.nesting_levels
-            if len(self._open) > levels:
+            if len(self._open) == levels:
                 return "is nested too deeply", f"at most {levels} levels", f"level {levels + 1}"
+            self._open.append(_Frame(is_object=mark == "{"))
         elif mark in "}]":
             del self._open[-1:]
         elif mark == "," and self._open:

@@ -76,6 +76,12 @@ BoundPath = Annotated[
         json_schema_extra={"pattern": PATH_PATTERN, "minLength": 1, "maxLength": MAX_PATH_BYTES},
     ),
 ]
+SplitName = Annotated[
+    str,
+    Member(
+        pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", json_schema_extra={"not": {"const": "all"}}
+    ),
+]
 FileBytes = Annotated[Count, Member(description="Size of the stored file, in bytes.")]
 
 _LAYOUT = json.JSONEncoder(ensure_ascii=False)
@@ -176,14 +182,8 @@ class Part(BoundFile):
         default=None, description="Compression of the whole file, only for jsonl and csv."
     )
     rows: Count = Member(description="Rows in the file.")
-    split: Annotated[
-        str,
-        Member(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$"),
-        null_is("train", str),
-    ] = Member(
-        default="train",
-        description='Split of its rows, not "all"; absent or null: train.',
-        json_schema_extra={"not": {"const": "all"}},
+    split: Annotated[SplitName, null_is("train", SplitName)] = Member(
+        default="train", description='Split of its rows, not "all"; absent or null: train.'
     )
     status_counts: StatusCounts | None = Member(
         default=None, description="The part's rows by status, if told."

@@ -22,7 +22,8 @@ MANIFEST_NAME = "result-manifest.json"
 # Text and not code points in a class, as `PATH_PATTERN` is published in the JSON Schema.
 _CONTROL = r"\u0000-\u001f\u007f-\u009f"
 _SEGMENT = rf"(?![^/]*[. ](?:/|$))[^/\\:{_CONTROL}]+"
-PATH_PATTERN = rf"^{_SEGMENT}(?:/{_SEGMENT})*$"
+# In Python `$` matches before a newline at the end too.
+PATH_PATTERN = rf"^{_SEGMENT}(?:/{_SEGMENT})*$(?!\n)"
 """What of the rules one ECMA-262 expression can say."""
 
 _RESERVED = re.compile(
@@ -97,21 +98,21 @@ def first_fault(paths: Sequence[str]) -> PathFault | None:
     return _collision(paths)
 
 
-def _folded(path: str) -> str:
+def _folded(paths: Sequence[str]) -> list[str]:
     """Make equal what some file system takes for equal, with NUL after each segment.
 
     NUL is in no path and sorts before every other character: what is in a folder, and what equals
     it, follows it at once in a sorted list, and starts with it.
     """
-    folded = path.casefold()
+    # One text instead of many is folded fast, and a newline, in no path either, joins nothing.
+    folded = "\n".join(paths).casefold()
     if not folded.isascii():
         folded = unicodedata.normalize("NFC", folded)
-    return folded.replace("/", "\0") + "\0"
+    return (folded.replace("/", "\0").replace("\n", "\0\n") + "\0").split("\n")
 
 
 def _collision(paths: Sequence[str]) -> PathFault | None:
-    folded = [_folded(path) for path in paths]
-    manifest = _folded(MANIFEST_NAME)
+    manifest, *folded = _folded([MANIFEST_NAME, *paths])
     ordered = sorted([manifest, *folded])
     if not any(map(str.startswith, ordered[1:], ordered)):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -52,6 +52,7 @@ _PRIMITIVE_PATTERN = (
     r"|decimal128\(([1-9]|[12][0-9]|3[0-8]), (0|[1-9][0-9]?)\)"
     r"|decimal256\(([1-9]|[1-6][0-9]|7[0-6]), (0|[1-9][0-9]?)\))$"
 )
+_PRIMITIVE = re.compile(_PRIMITIVE_PATTERN.strip("^$"))
 _DECIMAL = re.compile(r"decimal(?:128|256)\(([0-9]+), ([0-9]+)\)")
 _KINDS = ("list", "large_list", "struct")
 _T = TypeVar("_T")
@@ -70,7 +71,7 @@ def violation(expected: str, found: object, at: Iterable[str | int] = ()) -> Pyd
     )
 
 
-def null_is(default: object, input_type: type) -> BeforeValidator:
+def null_is(default: object, input_type: Any) -> BeforeValidator:
     """A validator by which `null` means absent (spec, section 1), so it becomes the default."""
 
     def fill(value: object) -> object:
@@ -85,7 +86,10 @@ class Model(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-def _scale_within_precision(name: str) -> str:
+def _is_primitive(name: str) -> str:
+    if _PRIMITIVE.fullmatch(name) is None:
+        examples = "int64, timestamp[us, tz=UTC] or decimal128(10, 2)"
+        raise violation(f"the name of a type of the format, such as {examples}", name)
     match = _DECIMAL.fullmatch(name)
     if match is not None and int(match[2]) > int(match[1]):
         raise violation("a decimal whose scale is at most its precision", name)
@@ -126,11 +130,11 @@ def _kind_of_type(value: object) -> str | None:
 Primitive: TypeAlias = Annotated[
     str,
     Member(
-        pattern=_PRIMITIVE_PATTERN,
         description="Name of a primitive type; for decimals precision and scale, 0 <= s <= p.",
+        json_schema_extra={"pattern": _PRIMITIVE_PATTERN},
         examples=["int64", "timestamp[us, tz=UTC]", "decimal128(10, 2)"],
     ),
-    AfterValidator(_scale_within_precision),
+    AfterValidator(_is_primitive),
 ]
 Type: TypeAlias = Annotated[
     Annotated[Primitive, Tag("<name>")]
