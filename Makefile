@@ -13,14 +13,16 @@ SOURCES := lithi_datasets tests tools $(wildcard benchmarks loading_scripts)
 export HF_HOME := $(CURDIR)/$(VENV)/hf-home
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help demo test lint soak bench sample clean
+.PHONY: help demo test test-versions lint soak bench sample docs clean
 
 help:
 	@echo "make demo    run the main job on the sample: verify, convert, train over two readers"
 	@echo "make test    formatting, lint, types, tests"
+	@echo "make test-versions   the suite's core on other versions of datasets, pyarrow and fsspec"
 	@echo "make soak    the tests that run for minutes"
 	@echo "make bench   the benchmarks"
 	@echo "make sample  make the sample bundle again"
+	@echo "make docs    make the generated pages again"
 	@echo "make clean   remove the environment and what tools left"
 
 demo: $(VENV)/.runtime
@@ -28,6 +30,10 @@ demo: $(VENV)/.runtime
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak"
+
+# VERSIONS="3.6 oldest" takes some of them.
+test-versions: $(VENV)/.python
+	WORKERS=$(WORKERS) $(BIN)/python tools/test_versions.py $(VERSIONS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check $(SOURCES)
@@ -43,8 +49,11 @@ bench: $(VENV)/.dev
 sample: $(VENV)/.dev
 	$(BIN)/python tools/make_sample.py
 
+docs: $(VENV)/.dev
+	$(BIN)/python tools/make_docs.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps, so that an environment is filled once and again only when what it is made from changes.
