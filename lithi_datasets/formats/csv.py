@@ -1,0 +1,302 @@
+"""The `csv` reader: RFC 4180 to the letter, each cell exactly what the manifest declares.
+
+pyarrow's CSV parser splits a block into cells, all of them as text, so it guesses nothing; numpy
+checks beforehand what it would let pass: quotes inside a field, text behind a closing quote, a bare
+CR. `text_columns` makes values of the columns. Whatever is not plainly right is read again cell by
+cell by `_Cells`, which says what is wrong, and where.
+
+What the spec leaves open: an empty line is a record of one empty cell, so a null in a table of one
+column and otherwise the wrong number of cells; the one at the very end is ignored, in either. A
+quoted number is a number. A CR outside quotes stands before an LF, or the part does not decode. The
+file of 0 bytes has no header, so it lacks every column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.types as patypes
+
+from lithi_datasets.errors import ManifestInvalid, SchemaMismatch
+from lithi_datasets.formats.compression import text_chunks
+from lithi_datasets.formats.text import Parser, ValueProblem, mismatch, shown, text_parser
+from lithi_datasets.formats.text_blocks import (
+    Block,
+    QuotedScan,
+    blocks,
+    broken,
+    delivered,
+    plan,
+    without_bom,
+)
+from lithi_datasets.formats.text_columns import Unsure, build, from_strings
+
+if TYPE_CHECKING:
+    from lithi_datasets.formats import PartSource, ReadRequest
+
+__all__ = ["read"]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_UNQUOTED: Final = re.compile(r'[^,"\r\n]*')
+_LINE_END: Final = np.isin(np.arange(256), [ord("\n"), ord("\r")])
+
+
+def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a CSV part as batches of the declared schema (spec, section 6).
+
+    Raises:
+        PartDecodeError: the stream, the UTF-8 or the quoting is broken, or a record is too long.
+        SchemaMismatch: the header, a number of cells or a value is not what the manifest declares.
+        ManifestInvalid: the manifest declares a list or a struct, which CSV can't hold.
+    """
+    for field in request.declared:
+        if patypes.is_nested(field.type):
+            raise ManifestInvalid(
+                f"The field {field.name!r} is a list or a struct, and a part is CSV.",
+                path=request.path,
+                expected="a primitive type",
+                found=str(field.type),
+            )
+    batches = _batches(source, request)
+    return delivered(batches, batch_rows=request.batch_rows, path=request.path)
+
+
+def _batches(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    bounds = plan(request.declared, request.batch_rows)
+    text = without_bom(text_chunks(source, compression=request.compression, path=request.path))
+    records: _Records | None = None
+    for block in blocks(text, QuotedScan(), bounds, request.path):
+        rest = block
+        if records is None:
+            header, rest = _split_header(block)
+            records = _Records(request.declared, _header(header, request), request.path)
+        rest = _without_empty_last_line(rest)
+        if len(rest.ends):
+            yield records.batch(rest)
+    if records is None:
+        raise SchemaMismatch(
+            "The part has no header line.",
+            path=request.path,
+            expected=_names(request.declared.names),
+            found="no text",
+        )
+
+
+def _split_header(block: Block) -> tuple[Block, Block]:
+    end = int(block.ends[0])
+    header = replace(block, text=block.text[:end], ends=block.ends[:1])
+    line = block.line + header.text.count(b"\n")
+    rest = replace(block, text=block.text[end:], ends=block.ends[1:] - end, line=line)
+    return header, rest
+
+
+def _without_empty_last_line(block: Block) -> Block:
+    if not block.last or not len(block.ends):
+        return block
+    start = int(block.ends[-2]) if len(block.ends) > 1 else 0
+    if block.text[start:].rstrip(b"\n") not in (b"", b"\r"):
+        return block
+    return replace(block, text=block.text[:start], ends=block.ends[:-1])
+
+
+def _header(block: Block, request: ReadRequest) -> list[str]:
+    """The names of the header line, each of the declared ones once."""
+    names = [cell.text for cell in next(iter(_Cells(block, request.path)))[1]]
+    declared = request.declared.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    wrong = {
+        "has a name twice": twice,
+        "lacks a column": [name for name in declared if name not in names],
+        "has a column that the manifest does not declare": [n for n in names if n not in declared],
+    }
+    for problem, culprits in wrong.items():
+        if culprits:
+            raise SchemaMismatch(
+                f"Line {block.line}: the header {problem}: {_names(culprits)}.",
+                path=request.path,
+                expected=_names(declared),
+                found=_names(names),
+            )
+    return names
+
+
+def _names(names: Sequence[str]) -> str:
+    few = [shown(name) for name in names[:20]]
+    return ", ".join([*few, f"and {len(names) - 20} more"] if len(names) > 20 else few)
+
+
+class _Records:
+    """Reads blocks of records as batches of one declared schema, for one header."""
+
+    def __init__(self, declared: pa.Schema, header: Sequence[str], path: str) -> None:
+        self._declared = declared
+        self._path = path
+        self._header = header
+        fields = [declared.field(name) for name in header]
+        self._parsers: list[Parser] = [text_parser(field.type, words=True) for field in fields]
+        self._quoted_empty = [_takes_empty(field.type) for field in fields]
+        types = {field.name: _text_type(field.type) for field in fields}
+        self._ascii = _conversion(types, check_utf8=False)
+        self._utf8 = _conversion(types, check_utf8=True)
+        self._parse = pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+
+    def batch(self, block: Block) -> pa.RecordBatch:
+        try:
+            return self._read_fast(block)
+        except (Unsure, pa.ArrowException):
+            return self._read_exactly(block)
+
+    def _read_fast(self, block: Block) -> pa.RecordBatch:
+        _check_structure(block, columns=len(self._header))
+        table = pa.csv.read_csv(
+            pa.BufferReader(block.text),
+            # One block, so that no record is cut, and no threads, which outlive an iterator.
+            read_options=pa.csv.ReadOptions(
+                column_names=self._header, use_threads=False, block_size=len(block.text) + 1
+            ),
+            parse_options=self._parse,
+            convert_options=self._ascii if block.text.isascii() else self._utf8,
+        )
+        if table.num_rows != len(block.ends):
+            raise Unsure
+        arrays = []
+        for field in self._declared:
+            column = table[field.name]
+            if column.num_chunks != 1:
+                raise Unsure
+            arrays.append(from_strings(column.chunk(0), field.type, words=True))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
+
+    def _read_exactly(self, block: Block) -> pa.RecordBatch:
+        columns: dict[str, list[Any]] = {name: [] for name in self._header}
+        for line, cells in _Cells(block, self._path):
+            if len(cells) != len(self._header):
+                raise SchemaMismatch(
+                    f"Line {line}: the record has the wrong number of cells.",
+                    path=self._path,
+                    expected=len(self._header),
+                    found=len(cells),
+                )
+            for index, (name, cell) in enumerate(zip(self._header, cells, strict=True)):
+                columns[name].append(self._value(index, cell))
+        arrays = [build(columns[field.name], field.type) for field in self._declared]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
+
+    def _value(self, index: int, cell: _Cell) -> Any:
+        if not cell.text and not cell.quoted:
+            return None
+        try:
+            if not cell.text and not self._quoted_empty[index]:
+                declared = self._declared.field(self._header[index]).type
+                raise ValueProblem("the empty string is no value of this type", declared, '""')
+            return self._parsers[index](cell.text)
+        except ValueProblem as problem:
+            if cell.text.strip() != cell.text:
+                problem.problem += ", there is space around it"
+            problem.at = self._header[index]
+            raise mismatch(self._path, cell.line, problem) from None
+
+
+def _conversion(types: dict[str, pa.DataType], *, check_utf8: bool) -> pa.csv.ConvertOptions:
+    """Every cell as its text; these settings together keep an empty cell apart from `""`."""
+    return pa.csv.ConvertOptions(
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        check_utf8=check_utf8,
+    )
+
+
+def _takes_empty(type: pa.DataType) -> bool:
+    return bool(_is_string(type) or patypes.is_binary(type) or patypes.is_large_binary(type))
+
+
+def _is_string(type: pa.DataType) -> bool:
+    return bool(patypes.is_string(type) or patypes.is_large_string(type))
+
+
+def _text_type(type: pa.DataType) -> pa.DataType:
+    return type if _is_string(type) else pa.string()
+
+
+def _check_structure(block: Block, *, columns: int) -> None:
+    """Raise `Unsure` unless pyarrow sees the records of this block as RFC 4180 has them."""
+    text = block.text
+    # A BOM that does not begin the part is text, and pyarrow would drop it.
+    if not block.well_formed or text.startswith(_BOM):
+        raise Unsure
+    starts = np.concatenate([[0], block.ends[:-1]])
+    if columns > 1 and _LINE_END[np.frombuffer(text, np.uint8)[starts]].any():
+        raise Unsure  # an empty line, which pyarrow would make a row of nulls
+
+
+class _Cell(NamedTuple):
+    text: str
+    quoted: bool
+    line: int
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The records of a block cell by cell: (line, cells); the reference of how CSV is read."""
+
+    block: Block
+    path: str
+
+    def __iter__(self) -> Iterator[tuple[int, list[_Cell]]]:
+        text = self._decoded()
+        line, at = self.block.line, 0
+        while at < len(text):
+            first, cells = line, []
+            more = True
+            while more:
+                cell, at, line = self._cell(text, at, line)
+                cells.append(cell)
+                more, at, line = self._delimiter(text, at, line)
+            yield first, cells
+
+    def _decoded(self) -> str:
+        try:
+            return self.block.text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = self.block.line + self.block.text.count(b"\n", 0, error.start)
+            found = f"byte 0x{self.block.text[error.start]:02X}"
+            raise broken(self.path, line, "this is not UTF-8", found=found) from None
+
+    def _cell(self, text: str, at: int, line: int) -> tuple[_Cell, int, int]:
+        """The cell that begins at a position, the position behind it, and its last line."""
+        if text[at : at + 1] != '"':
+            end = _UNQUOTED.match(text, at).end()  # type: ignore[union-attr] # it may be empty
+            return _Cell(text[at:end], False, line), end, line
+        end = at + 1
+        while True:
+            end = text.find('"', end)
+            if end < 0:
+                raise broken(self.path, line, "a quoted cell has no closing quote")
+            if text[end + 1 : end + 2] != '"':
+                break
+            end += 2
+        value = text[at + 1 : end].replace('""', '"')
+        return _Cell(value, True, line), end + 1, line + text.count("\n", at, end)
+
+    def _delimiter(self, text: str, at: int, line: int) -> tuple[bool, int, int]:
+        """Whether another cell of the record follows, and where, and on which line."""
+        if text.startswith(",", at):
+            return True, at + 1, line
+        if at == len(text):
+            return False, at, line
+        for end in ("\n", "\r\n"):
+            if text.startswith(end, at):
+                return False, at + len(end), line + 1
+        if text.startswith("\r", at):
+            raise broken(self.path, line, "a CR outside quotes is not followed by an LF")
+        if text.startswith('"', at):
+            raise broken(self.path, line, "a quote stands inside a cell that is not quoted")
+        raise broken(self.path, line, "something follows a closing quote", found=shown(text[at]))
