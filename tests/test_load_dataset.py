@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import MakeTable, result_table
 from datasets.distributed import split_dataset_by_node
@@ -356,10 +357,9 @@ def test_a_program_that_takes_one_row_of_a_stream_ends(
 def test_other_builders_of_datasets_still_resolve_their_files(
     tmp_path: Path, cache_dir: Path
 ) -> None:
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    ds = datasets.load_dataset(
-        "csv", data_files=str(tmp_path / "*.csv"), split="train", cache_dir=str(cache_dir)
-    )
+    pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "x.parquet")
+    files = str(tmp_path / "*.parquet")
+    ds = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(cache_dir))
     assert ds[:] == {"a": [1], "b": [2]}
 
 

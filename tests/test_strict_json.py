@@ -272,7 +272,7 @@ RING.append(RING)
         {"a": "\ud800"},
         {"\ud800": 1},
         {"a": RING},
-        object(),
+        pytest.param(object(), id="object"),
     ],
     ids=repr,
 )

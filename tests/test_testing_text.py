@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lithi_datasets.encoding import encode
 from lithi_datasets.errors import UsageError
 from lithi_datasets.testing import compress
-from lithi_datasets.encoding import encode
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from lithi_datasets.errors import LithiError, ManifestInvalid, SnapshotMismatch, UsageError
 from lithi_datasets.manifest import MANIFEST_NAME, Manifest, Snapshot
+from lithi_datasets.plain_values import plain_values
 from lithi_datasets.testing import (
     PartSpec,
     read_manifest_document,
@@ -22,7 +23,6 @@ from lithi_datasets.testing import (
     strategies,
     write_bundle,
 )
-from lithi_datasets.plain_values import plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from lithi_datasets.encoding import encode, suffix
 from lithi_datasets.errors import LithiError, UsageError
 from lithi_datasets.manifest import MANIFEST_NAME, STATUSES, Snapshot, content_digest
 from lithi_datasets.manifest import seal as seal_document
 from lithi_datasets.schema import manifest_fields
-from lithi_datasets.encoding import encode, suffix
 from lithi_datasets.testing.folder import Folder
 
 if TYPE_CHECKING:
