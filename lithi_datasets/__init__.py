@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lithi_datasets.builder import register
 from lithi_datasets.bundle import Bundle, open_bundle
+from lithi_datasets.checkpoint import check_snapshot, record_snapshot
 from lithi_datasets.errors import (
     BundleError,
     BundlePartial,
@@ -34,12 +35,14 @@ from lithi_datasets.errors import (
     UnsupportedManifestVersion,
     UsageError,
 )
+from lithi_datasets.ledger import Ledger
 from lithi_datasets.loading import load
 from lithi_datasets.manifest import Snapshot
 from lithi_datasets.provenance import snapshot_of
 from lithi_datasets.reading.formatter import register as register_format
 from lithi_datasets.reading.plan import partition_plan
 from lithi_datasets.reading.split import split_by_node
+from lithi_datasets.staging import commit_predictions, stage_predictions
 from lithi_datasets.storage import register_credential
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ __all__ = [
     "FileDigestMismatch",
     "FileMissing",
     "FileSizeMismatch",
+    "Ledger",
     "LithiError",
     "ManifestInvalid",
     "ManifestMissing",
@@ -72,12 +76,16 @@ __all__ = [
     "StorageError",
     "UnsupportedManifestVersion",
     "UsageError",
+    "check_snapshot",
+    "commit_predictions",
     "load",
     "open_bundle",
     "partition_plan",
+    "record_snapshot",
     "register_credential",
     "snapshot_of",
     "split_by_node",
+    "stage_predictions",
     "torch_loader",
 ]
 

@@ -226,9 +226,31 @@ class CredentialError(StorageError):
 
 
 class ReconcileError(StateError):
-    """What was iterated is not what the manifest counts."""
+    """What was iterated is not what the manifest counts.
+
+    Args:
+        missing: the first five ids that were not read, in row order.
+        repeated: the first five ids that were read more than once, in row order.
+        foreign: the first five ids that are not of the dataset, as they came.
+        totals: how many there are of each: `"missing"`, `"repeated"`, `"foreign"`, and
+            `"outside"`: rows of the split that are in no ledger's dataset. Without those of 0.
+    """
 
     default_remedy = "Look at the ids that are named; read each row exactly once."
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        missing: tuple[str, ...] = (),
+        repeated: tuple[str, ...] = (),
+        foreign: tuple[str, ...] = (),
+        totals: dict[str, int] | None = None,
+        **fields: Any,
+    ) -> None:
+        self.missing, self.repeated, self.foreign = missing, repeated, foreign
+        self.totals = {} if totals is None else totals
+        super().__init__(problem, **fields)
 
 
 class MirrorError(StorageError):

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lithi_datasets.errors import StateError, UsageError
-from lithi_datasets.uniqueness import hash_ids
+from lithi_datasets.uniqueness import hash_ids, hash_lines
 
 __all__ = [
     "MOST_SEEN",
@@ -34,6 +34,7 @@ __all__ = [
     "build_index",
     "first_rows",
     "id_keys",
+    "line_keys",
 ]
 
 Keys = npt.NDArray[np.uint64]
@@ -95,12 +96,25 @@ def id_keys(ids: pa.Array, content_sha256: str, attempt: int) -> Keys:
         attempt: 0, or how often two ids of the dataset had one number.
     """
     if attempt == 0:
-        return hash_ids(ids, int(content_sha256[:16], 16)) & ~_STATUS_BITS
+        return hash_ids(ids, _seed(content_sha256)) & ~_STATUS_BITS
+    return _keyed((item.encode() for item in ids.to_pylist()), content_sha256, attempt)
+
+
+def line_keys(lines: bytes, count: int, content_sha256: str, attempt: int) -> Keys:
+    """The same numbers of `count` ids that are joined by line feeds."""
+    if attempt == 0:
+        return hash_lines(lines, count, _seed(content_sha256)) & ~_STATUS_BITS
+    return _keyed(lines.split(b"\n"), content_sha256, attempt)
+
+
+def _seed(content_sha256: str) -> int:
+    return int(content_sha256[:16], 16)
+
+
+def _keyed(items: Iterable[bytes], content_sha256: str, attempt: int) -> Keys:
     # No bundle can be made so that its ids collide under this one too.
     key = hashlib.sha256(f"{content_sha256}:{attempt}".encode()).digest()
-    digests = (
-        hashlib.blake2b(item.encode(), digest_size=8, key=key).digest() for item in ids.to_pylist()
-    )
+    digests = (hashlib.blake2b(item, digest_size=8, key=key).digest() for item in items)
     return np.frombuffer(b"".join(digests), dtype="<u8") & ~_STATUS_BITS
 
 

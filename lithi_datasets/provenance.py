@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lithi_datasets.bundle import Bundle
     from lithi_datasets.types import Field
 
-__all__ = ["Provenance", "fingerprint", "provenance_of", "snapshot_of"]
+__all__ = ["Provenance", "fingerprint", "provenance_of", "replaces", "snapshot_of"]
 
 KEY = "lithi_bundle"
 FINGERPRINT_FORMAT = 1
@@ -43,6 +43,7 @@ class Provenance:
         splits: split name → rows in the bundle, before any status was left out.
         status_counts: split name → rows by status, None where only the bundle's totals are known.
         node: `{"rank", "world_size"}` where `split_by_node` made this dataset, else None.
+        supersedes: the snapshot of the older bundle that this one replaces, as its manifest says.
     """
 
     version_id: str
@@ -55,6 +56,7 @@ class Provenance:
     splits: dict[str, int]
     status_counts: dict[str, dict[str, int] | None]
     node: dict[str, int] | None = None
+    supersedes: dict[str, str] | None = None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -64,7 +66,7 @@ class Provenance:
     @classmethod
     def of_bundle(cls, bundle: Bundle, *, statuses: tuple[str, ...] | None) -> Provenance:
         """What the manifest alone says."""
-        counts = bundle.counts
+        counts, older = bundle.counts, bundle.manifest.supersedes
         return cls(
             version_id=bundle.snapshot.version_id,
             content_sha256=bundle.snapshot.content_sha256,
@@ -80,6 +82,7 @@ class Provenance:
             status_counts={
                 split: _stated_statuses(bundle, indexes) for split, indexes in bundle.splits.items()
             },
+            supersedes=None if older is None else older.as_dict(),
         )
 
     def as_checksums(self) -> dict[str, Any]:
@@ -162,6 +165,12 @@ def snapshot_of(ds: Any) -> Snapshot:
         UsageError: the dataset does not know, or its splits are of different bundles.
     """
     return provenance_of(ds).snapshot
+
+
+def replaces(newer: Mapping[str, Any] | None, older: object) -> bool:
+    """Whether `older` is the snapshot that the `supersedes` of another bundle names."""
+    named = None if newer is None else newer.get("content_sha256")
+    return named is not None and isinstance(older, Mapping) and older.get("content_sha256") == named
 
 
 def fingerprint(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["duplicate_hashes", "hash_ids", "new_seed", "refuse_duplicates"]
+__all__ = ["duplicate_hashes", "hash_ids", "hash_lines", "new_seed", "refuse_duplicates"]
 
 Hashes = npt.NDArray[np.uint64]
 Located = tuple[str, int, pa.Array]
@@ -35,6 +35,7 @@ _BLOCK_BYTES = 4 * 2**20
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xC2B2AE3D27D4EB4F)
 _ALL_BITS = np.uint64(2**64 - 1)
+_LINE_FEED = 10
 
 
 def new_seed() -> int:
@@ -61,6 +62,20 @@ def hash_ids(ids: pa.Array, seed: int) -> Hashes:
     return _hash_mixed_lengths(data, offsets[:-1] - offsets[0], lengths, seed)
 
 
+def hash_lines(lines: bytes, count: int, seed: int) -> Hashes:
+    """The same hashes of `count` strings, joined by line feeds, none of which holds one."""
+    if not count:
+        return np.empty(0, dtype=np.uint64)
+    data = np.frombuffer(lines, dtype=np.uint8)
+    width, rest = divmod(len(data) + 1, count)
+    if not rest and (data[width - 1 :: width] == _LINE_FEED).all():
+        rows = np.ndarray((count, width - 1), np.uint8, lines, strides=(width, 1))
+        return _hash_equal_lengths(rows, seed)
+    ends = np.append(np.flatnonzero(data == _LINE_FEED), len(data))
+    starts = np.append(0, ends[:-1] + 1)
+    return _hash_mixed_lengths(data, starts, ends - starts, seed)
+
+
 def _hash_equal_lengths(data: npt.NDArray[np.uint8], seed: int) -> Hashes:
     count, length = data.shape
     words = -(-length // 8)
@@ -82,7 +97,7 @@ def _hash_mixed_lengths(
     lengths: npt.NDArray[np.int64],
     seed: int,
 ) -> Hashes:
-    """The same hashes, for ids that lie one after the other in `data`."""
+    """The same hashes, for ids that lie at `starts` in `data`."""
     padded = np.zeros(len(data) + 8, dtype=np.uint8)
     padded[:-8] = data
     # The 8 bytes at any offset as one number.

@@ -68,6 +68,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "ledger_drops",
             "ledger_files",
             "ledger_report",
+            "ledger_runs",
             "ledger_source",
             "ledger_state",
             "ledger_watch",
@@ -75,7 +76,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "manifest", "parts", "bundle", "builder", "reading"},
     ),
     "checkpoint": (
-        {"checkpoint", "checkpoint_lightning", "checkpoint_trainer"},
+        {"checkpoint", "checkpoint_lightning", "checkpoint_record", "checkpoint_trainer"},
         {"errors", "manifest", "bundle", "convert", "builder"},
     ),
     "staging": (
