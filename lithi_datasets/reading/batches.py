@@ -104,6 +104,7 @@ class MapBatches(torch_data.Dataset[Any]):
         self._ahead: dict[StepItem, pa.Table] = {}
         self._windows: dict[int, pa.Table] = {}
         self._order: EpochOrder | None = None
+        self._planned: StepPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ahead": {}, "_windows": {}, "_order": None}
@@ -144,14 +145,16 @@ class MapBatches(torch_data.Dataset[Any]):
         return joined(slices) if slices else self._reader.slice(0, 0)
 
     def _plan(self, item: StepItem) -> StepPlan:
-        options = self._options
-        return StepPlan(
-            self._reader.rows,
-            options.world_size,
-            options.batch_size,
-            consumed=item.consumed,
-            drop_last=options.drop_last,
-        )
+        if self._planned is None or self._planned.consumed != item.consumed:
+            options = self._options
+            self._planned = StepPlan(
+                self._reader.rows,
+                options.world_size,
+                options.batch_size,
+                consumed=item.consumed,
+                drop_last=options.drop_last,
+            )
+        return self._planned
 
     def _fetch(self, item: StepItem, plan: StepPlan) -> None:
         """Read the rows of this step and of the next ones that this worker will be asked for."""

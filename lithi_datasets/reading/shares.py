@@ -63,17 +63,21 @@ class MapShare(datasets.Dataset):
             UsageError: accelerate runs several processes.
         """
         del epoch
+        self._splits_again = False  # it may be read outside of that DataLoader afterwards
         _refuse_second_split()
 
     def __getitem__(self, key: Any) -> Any:
-        if self._splits_again:
-            _refuse_second_split()
+        self._check()
         return super().__getitem__(key)
 
     def __getitems__(self, keys: list[int]) -> Any:
-        if self._splits_again:
-            _refuse_second_split()
+        self._check()
         return super().__getitems__(keys)
+
+    def _check(self) -> None:
+        if self._splits_again:
+            self._splits_again = False
+            _refuse_second_split()
 
 
 class StreamShare(datasets.IterableDataset):
