@@ -92,10 +92,16 @@ def peer(name: str, rows: Path, work: Path, seconds: float) -> dict[str, float]:
     python = home / "bin" / "python"
     if not (home / ".filled").exists():
         venv.create(home, with_pip=True)
-        pins = ["-c", str(HERE.parent / "constraints.txt")]
-        install = [str(python), "-m", "pip", "install", "--quiet", "torch==2.13.0", "pyarrow"]
-        subprocess.run([*install, *pins], check=True)
-        subprocess.run([*install, package], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "uv"]
+        subprocess.run(pip, check=True)
+        # pip's resolver tries versions of a peer's many dependencies for half an hour.
+        uv = [str(home / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python)]
+        wheels = os.environ.get("PIP_FIND_LINKS", "")
+        subprocess.run(
+            [*uv, "torch==2.13.0", "pyarrow", package],
+            check=True,
+            env={**os.environ, "UV_FIND_LINKS": wheels},
+        )
         (home / ".filled").touch()
     command = [
         str(python),

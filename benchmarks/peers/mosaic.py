@@ -8,12 +8,21 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow.parquet as pq
-from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
+
+# It imports torchvision for data of images, whose build on PyPI does not load beside a CPU build of
+# torch. None is read here, so a stand-in is imported in its place.
+for name in ("", ".datasets", ".transforms", ".transforms.functional"):
+    sys.modules[f"torchvision{name}"] = MagicMock(__spec__=ModuleSpec("torchvision", None))
+sys.modules["torchvision.datasets"].VisionDataset = object  # type: ignore[attr-defined]
+
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: E402
 
 COLUMNS = {
     "item_id": "str",
