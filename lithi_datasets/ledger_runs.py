@@ -13,6 +13,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lithi_datasets.ledger_index import MOST_SEEN, IdBatch, Tally
 
@@ -30,7 +32,7 @@ class _Rows(Protocol):
     @property
     def most_rows(self) -> int: ...
 
-    def lines(self, pieces: Pieces) -> memoryview: ...
+    def ids(self, pieces: Pieces) -> pa.Array: ...
 
     def find(self, item: bytes, start: int) -> int: ...
 
@@ -85,8 +87,8 @@ class RowRuns:
         pieces = self._expected(sizes)
         if not pieces:
             return 0
-        texts = texts[: len(pieces)]
-        accepted = _equal_texts(texts, self._rows.lines(_merged(pieces)))
+        count = len(pieces)
+        accepted = _equal_texts(texts[:count], sizes[:count], self._rows.ids(_merged(pieces)))
         if accepted:
             for start, count in _merged(pieces[:accepted]):
                 seen = self.seen[start : start + count]
@@ -155,18 +157,46 @@ def _merged(pieces: Pieces) -> list[tuple[int, int]]:
     return merged
 
 
-def _equal_texts(texts: Sequence[bytes], expected: memoryview) -> int:
-    """How many of the first texts, joined by line feeds, are what is expected."""
-    mine = np.frombuffer(b"\n".join(texts), dtype=np.uint8)
-    theirs = np.frombuffer(expected, dtype=np.uint8)
-    if np.array_equal(mine, theirs):
-        return len(texts)
+def _equal_texts(texts: Sequence[bytes], sizes: Sequence[int], expected: pa.Array) -> int:
+    """How many of the first texts, joined by line feeds, are the ids that are expected."""
+    lines = b"\n".join(texts)
+    row = _first_other(lines, expected)
+    if row is None:
+        joined = pa.LargeListArray.from_arrays(pa.array([0, len(expected)], pa.int64()), expected)
+        other = pc.binary_join(joined, pa.scalar("\n", expected.type))[0].as_buffer()
+        row = _first_other_line(np.frombuffer(lines, np.uint8), np.frombuffer(other, np.uint8))
+    ends = np.cumsum(sizes)
+    return int(np.searchsorted(ends, row, side="right"))
+
+
+def _first_other(lines: bytes, expected: pa.Array) -> int | None:
+    """The first id that is another one, where all are of one length; None where they are not."""
+    count = len(expected)
+    kind = np.int64 if pa.types.is_large_string(expected.type) else np.int32
+    _, offset_buffer, data = expected.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=kind)[expected.offset :][: count + 1]
+    length = int(offsets[1] - offsets[0])
+    mine = np.frombuffer(lines, dtype=np.uint8)
+    if (
+        length == 0
+        or len(mine) != count * (length + 1) - 1
+        or not (np.diff(offsets) == length).all()
+        or not (mine[length :: length + 1] == ord("\n")).all()
+    ):
+        return None
+    # As opaque items they are copied several times faster than byte by byte.
+    items = np.ndarray((count,), f"V{length}", lines, strides=(length + 1,)).copy()
+    packed = items.view(np.uint8)
+    theirs = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    differs = packed != theirs
+    return int(differs.argmax()) // length if differs.any() else count
+
+
+def _first_other_line(mine: npt.NDArray[np.uint8], theirs: npt.NDArray[np.uint8]) -> int:
+    """The number of the first line that differs; that of all lines where none does."""
     length = min(len(mine), len(theirs))
     differs = np.flatnonzero(mine[:length] != theirs[:length])
+    if not len(differs) and len(mine) == len(theirs):
+        return int(np.count_nonzero(mine == ord("\n"))) + 1
     equal = int(differs[0]) if len(differs) else length
-    end = -1
-    for number, text in enumerate(texts):
-        end += len(text) + 1
-        if end >= equal:  # the line feed after it, or a byte before, is another one
-            return number
-    return len(texts)
+    return int(np.count_nonzero(mine[:equal] == ord("\n")))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 from lithi_datasets.errors import UsageError
 
-__all__ = ["Watched", "encoded", "ids_of", "refuse_garbled", "refuse_worker"]
+__all__ = ["Watched", "ids_of", "refuse_garbled", "refuse_worker"]
 
 
 class _Observer(Protocol):
@@ -55,27 +55,41 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def ids_of(batch: Any, name: str) -> list[str]:
-    """The ids of a batch: one string after the other.
+def ids_of(batch: Any, name: str) -> tuple[bytes, int, list[str]]:
+    """The ids of a batch.
 
     Args:
         batch: has them under `name`, as a list, an array or one string; or is a list of rows that
             have.
         name: of the id column.
 
+    Returns:
+        Those that have UTF-8, joined by line feeds; how many they are; the others: no bundle holds
+        them.
+
     Raises:
         UsageError: there are none, or they are no strings.
     """
     try:
         ids = batch[name]
+        if type(ids) is list:
+            return "\n".join(ids).encode(), len(ids), []
+    except UnicodeError:
+        pass
     except (KeyError, TypeError, IndexError, ValueError):
         ids = _ids_of_rows(batch, name)
-    if type(ids) is list and (not ids or type(ids[0]) is str):
-        return ids  # the fast way; whoever counts them looks at each
-    return _listed(ids)
+    texts, lone = [], []
+    for item in _listed(ids):
+        try:
+            texts.append(item.encode())
+        except UnicodeError:
+            lone.append(item)
+    return b"\n".join(texts), len(texts), lone
 
 
-def _ids_of_rows(batch: Any, name: str) -> list[Any]:
+def _ids_of_rows(batch: Any, name: str) -> Any:
+    if isinstance(batch, Mapping) and name in batch:
+        return batch[name]  # they are no strings
     if isinstance(batch, (list, tuple)):
         try:
             return [row[name] for row in batch]
@@ -106,32 +120,11 @@ def _listed(ids: Any) -> list[str]:
     return items
 
 
-def encoded(ids: list[str]) -> tuple[bytes, list[str]]:
-    """Ids in UTF-8, joined by line feeds, and those that have no UTF-8: no bundle holds them.
-
-    Raises:
-        UsageError: one is no string.
-    """
-    try:
-        return "\n".join(ids).encode(), []
-    except (TypeError, UnicodeError):
-        pass
-    texts, lone = [], []
-    for item in ids:
-        if not isinstance(item, str):
-            _refuse_ids(item)
-        try:
-            texts.append(item.encode())
-        except UnicodeError:
-            lone.append(item)
-    return b"\n".join(texts), lone
-
-
 def refuse_garbled(texts: Iterable[bytes], sizes: Iterable[int]) -> None:
     """Refuse ids that hold a line feed, which no id of a bundle does.
 
     Args:
-        texts: of batches, as `encoded` gives them.
+        texts: of batches, as `ids_of` gives them.
         sizes: how many ids each has.
 
     Raises:

@@ -58,7 +58,8 @@ def hash_ids(ids: pa.Array, seed: int) -> Hashes:
     lengths = np.diff(offsets)
     if (lengths == lengths[0]).all():
         # Ids are mostly numbered with leading zeros, or digests: nothing has to be gathered.
-        return _hash_equal_lengths(data.reshape(count, int(lengths[0])), seed)
+        length = int(lengths[0])
+        return _hash_equal_lengths(data, count, length, length, seed)
     return _hash_mixed_lengths(data, offsets[:-1] - offsets[0], lengths, seed)
 
 
@@ -69,24 +70,29 @@ def hash_lines(lines: bytes, count: int, seed: int) -> Hashes:
     data = np.frombuffer(lines, dtype=np.uint8)
     width, rest = divmod(len(data) + 1, count)
     if not rest and (data[width - 1 :: width] == _LINE_FEED).all():
-        rows = np.ndarray((count, width - 1), np.uint8, lines, strides=(width, 1))
-        return _hash_equal_lengths(rows, seed)
+        return _hash_equal_lengths(lines, count, width - 1, width, seed)
     ends = np.append(np.flatnonzero(data == _LINE_FEED), len(data))
     starts = np.append(0, ends[:-1] + 1)
     return _hash_mixed_lengths(data, starts, ends - starts, seed)
 
 
-def _hash_equal_lengths(data: npt.NDArray[np.uint8], seed: int) -> Hashes:
-    count, length = data.shape
-    words = -(-length // 8)
+def _hash_equal_lengths(
+    data: bytes | npt.NDArray[np.uint8], count: int, length: int, stride: int, seed: int
+) -> Hashes:
+    """The hashes of `count` strings of `length` bytes, each `stride` bytes after the last."""
     hashes = np.full(count, np.uint64(seed) ^ np.uint64(length), dtype=np.uint64)
-    step = max(1, _BLOCK_BYTES // (8 * max(1, words)))
+    if not length:
+        return _finish(hashes)
+    words = -(-length // 8)
+    items = np.ndarray((count,), f"V{length}", data, strides=(stride,))
+    step = max(1, _BLOCK_BYTES // (8 * words))
     for start in range(0, count, step):
-        piece = data[start : start + step]
-        block = np.zeros((len(piece), words * 8), dtype=np.uint8)
-        block[:, :length] = piece
+        piece = items[start : start + step]
+        block = np.zeros((len(piece), words), dtype="<u8")
+        # As opaque items they are copied several times faster than byte by byte.
+        np.ndarray(piece.shape, piece.dtype, block, strides=(words * 8,))[:] = piece
         state = hashes[start : start + step]
-        for column in block.view("<u8").T if words else ():
+        for column in block.T:
             _mix(state, column)
     return _finish(hashes)
 
