@@ -158,7 +158,17 @@ def show_demo(report: DemoReport) -> None:
     accuracy = (
         f"{report.accuracy:.1%} of the {report.test_rows} test rows, against a person's reading"
     )
-    _facts(console, [("accuracy", accuracy)])
+    loop = report.loop
+    counted = loop.reconciled
+    by_status = {status: counted[status] for status in STATUSES}
+    ledger = f"{counted['rows']:,} rows of train, each once: {_statuses(by_status)}"
+    _facts(console, [("accuracy", accuracy), ("reconciled", ledger)])
+    chain = [
+        ("checkpoint", loop.checkpoint),
+        ("predicted", loop.staged),
+        ("derived", loop.derived_from),
+    ]
+    _facts(console, [(label, _at(Snapshot.coerce(snapshot))) for label, snapshot in chain])
     _pin(console, Snapshot.coerce(report.snapshot))
 
 
@@ -221,7 +231,11 @@ def _cell(value: object) -> str:
 
 
 def _pin(console: Console, snapshot: Snapshot) -> None:
-    _facts(console, [("pin", f"{snapshot.version_id}@{snapshot.content_sha256}")])
+    _facts(console, [("pin", _at(snapshot))])
+
+
+def _at(snapshot: Snapshot) -> str:
+    return f"{snapshot.version_id}@{snapshot.content_sha256}"
 
 
 def _split(bundle: Bundle, name: str) -> dict[str, int]:

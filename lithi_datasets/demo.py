@@ -1,4 +1,4 @@
-"""The main job on the sample: verify the bundle, convert it, train over two disjoint readers.
+"""The main job on the sample: verify, convert, train over two disjoint readers, close the loop.
 
 A small network learns the run's accepted predictions from the pixels, and is measured against the
 digits that a person read. Each reader stands for one training process: at every step each gives one
@@ -13,13 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lithi_datasets import sample
 from lithi_datasets.bundle import open_bundle
+from lithi_datasets.demo_loop import LoopReport, close_loop
 from lithi_datasets.errors import UsageError
 from lithi_datasets.loading import load
 from lithi_datasets.manifest import STATUSES
+from lithi_datasets.reading.split import split_by_node
 
 if TYPE_CHECKING:
     import datasets
@@ -69,6 +72,7 @@ class DemoReport:
         losses: mean loss over all readers, one for each epoch.
         test_rows: rows of the split `test`.
         accuracy: share of them that the network reads as the person did, in [0, 1].
+        loop: checkpoint, ledger and the bundle of predictions.
     """
 
     snapshot: dict[str, str]
@@ -79,6 +83,7 @@ class DemoReport:
     losses: list[float]
     test_rows: int
     accuracy: float
+    loop: LoopReport
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -143,6 +148,8 @@ def run_demo(
         with _one_thread():
             losses = _train(model, parts, epochs)
             accuracy = _accuracy(model, test)
+            say("closing the loop: checkpoint, ledger, predictions as a new bundle")
+            loop = close_loop(model, train, test, Path(cache), _ink)
         return DemoReport(
             snapshot=bundle.snapshot.as_dict(),
             files=verified.files,
@@ -152,6 +159,7 @@ def run_demo(
             losses=losses,
             test_rows=len(test),
             accuracy=accuracy,
+            loop=loop,
         )
 
 
@@ -181,11 +189,9 @@ def _load(split: str, snapshot: dict[str, str], cache: str) -> datasets.Dataset:
 
 
 def _disjoint(train: datasets.Dataset, count: int) -> list[_Reader]:
-    from datasets.distributed import split_dataset_by_node
-
     readers = []
     for rank in range(count):
-        rows = split_dataset_by_node(train, rank=rank, world_size=count)
+        rows = split_by_node(train, rank, count)
         statuses = rows.with_format(None)["lithi_status"]
         found = Counter(statuses)
         accepted = [index for index, status in enumerate(statuses) if status == "accepted"]

@@ -77,3 +77,13 @@ def test_it_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_demo_of_nothing_is_refused(epochs: int, readers: int) -> None:
     with pytest.raises(lithi.UsageError, match="readers <= 16"):
         run_demo(epochs=epochs, readers=readers)
+
+
+def test_the_loop_is_closed_and_its_digests_are_a_chain(report: DemoReport) -> None:
+    loop = report.loop
+    assert loop.reconciled["rows"] == 1437
+    assert (loop.reconciled["accepted"], loop.reconciled["failed"]) == (1327, 24)
+    assert loop.checkpoint == report.snapshot
+    assert loop.derived_from == report.snapshot
+    assert loop.staged["content_sha256"] != report.snapshot["content_sha256"]
+    assert loop.staged_rows == report.test_rows
