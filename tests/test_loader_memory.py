@@ -32,6 +32,7 @@ def _held() -> int:
     return total
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
 def test_memory_is_flat_over_three_epochs_with_four_workers(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
