@@ -134,22 +134,17 @@ def test_an_unknown_compression_is_a_wrong_call() -> None:
 
 
 BOMB_READER = """
-import io, resource, sys
+import resource, sys
+from pathlib import Path
 import pyarrow as pa
 from lithi_datasets.errors import PartDecodeError
 from lithi_datasets.formats import ReadRequest, reader_for
+from lithi_datasets.parts import PrivateBytes
 from lithi_datasets.types import Field
 
 resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
 
-class Source:
-    data = open(sys.argv[1], "rb").read()
-    size = len(data)
-    def arrow(self):
-        return pa.BufferReader(self.data)
-    def stream(self):
-        return io.BytesIO(self.data)
-
+source = PrivateBytes(Path(sys.argv[1]).read_bytes())
 format, kind = sys.argv[2:]
 request = ReadRequest(
     fields=(Field(name="a", type="string"),),
@@ -158,7 +153,7 @@ request = ReadRequest(
     compression=kind,
 )
 try:
-    rows = sum(batch.num_rows for batch in reader_for(format)(Source(), request))
+    rows = sum(batch.num_rows for batch in reader_for(format)(source, request))
 except PartDecodeError as error:
     print(error.problem)
 else:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from written import DEEP, PLAIN_TYPES, JsonType, batches, nullable, request, table
+from written import DEEP, PLAIN_TYPES, JsonType, Source, batches, nullable, request, table
 
 from lithi_datasets.errors import PartDecodeError, SchemaMismatch
+from lithi_datasets.formats import reader_for
 from lithi_datasets.formats.jsonl import _Lines
 from lithi_datasets.formats.text_blocks import Block, LineScan, Plan, blocks
 from lithi_datasets.formats.text_columns import Unsure
@@ -45,7 +49,11 @@ def test_a_text_without_objects_has_no_rows(text: bytes) -> None:
         (b'{"a":1}\n{"a":\n2}\n', 2),
         (b'{"a":1}{"a":2}\n{"a":\n3}\n', 1),
         (b'{"a":1}\n[1]\n', 2),
+        (b"null\n", 1),
+        (b" null {}\n", 1),
         (b'{"a":1}\nnull\n', 2),
+        (b'{"a":1}null{"a":2}\n', 1),
+        (b"{}null\n{}\n", 1),
         (b'{"a":1},\n', 1),
         (b'{"a":1}\0\n', 1),
         (b'{"a":1}\n\0\n', 2),
@@ -85,10 +93,50 @@ def test_batches_are_bounded_by_rows() -> None:
     assert pa.Table.from_batches(read)["a"].to_pylist() == list(range(1000))
 
 
-def test_more_rows_than_one_parser_takes_are_no_problem() -> None:
-    text = b'{"a":1}\n' * 150_000
-    read = batches("jsonl", text, {"a": "int8"}, batch_rows=10**6)
-    assert sum(batch.num_rows for batch in read) == 150_000
+@pytest.mark.parametrize("batch_rows", [8192, 10**6])
+def test_blocks_that_are_decoded_at_once_keep_their_order(batch_rows: int) -> None:
+    text = b"".join(b'{"a":%d}\n' % n for n in range(150_000))
+    read = table("jsonl", text, {"a": "int32"}, batch_rows=batch_rows)
+    assert read["a"].to_pylist() == list(range(150_000))
+
+
+def test_the_first_error_in_the_part_is_the_one_that_is_told() -> None:
+    lines = [b'{"a":1}\n'] * 100_000
+    lines[30_000] = lines[70_000] = b'{"a":"1"}\n'
+    cut = gzip.compress(b"".join(lines))[:-4]
+    with pytest.raises(SchemaMismatch, match="Line 30001,"):
+        table("jsonl", cut, {"a": "int8"}, compression="gzip")
+
+
+def test_an_error_comes_after_the_batches_that_stand_before_it() -> None:
+    text = b'{"a":1}\n' * 100_000
+    reader = reader_for("jsonl")(Source(text + b"{"), request({"a": "int8"}))
+    rows: list[int] = []
+    with pytest.raises(PartDecodeError, match="Line 100001:"):
+        rows.extend(batch.num_rows for batch in reader)
+    assert 80_000 < sum(rows) < 100_000
+
+
+HALF_READ = """
+import pyarrow as pa
+from lithi_datasets.formats import ReadRequest, reader_for
+from lithi_datasets.parts import PrivateBytes
+from lithi_datasets.types import Field
+
+request = ReadRequest(
+    fields=(Field(name="a", type="int64"),), declared=pa.schema([("a", pa.int64())]), path="p"
+)
+reader = reader_for("jsonl")(PrivateBytes(b'{"a": 1}\\n' * 10**6), request)
+for _ in range(5):
+    print(next(reader).num_rows)
+"""
+
+
+def test_an_interpreter_that_leaves_a_part_half_read_ends() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", HALF_READ], capture_output=True, text=True, timeout=120
+    )
+    assert (run.returncode, run.stdout.split(), run.stderr) == (0, ["8192"] * 5, "")
 
 
 def test_batches_are_bounded_by_bytes_of_text() -> None:
@@ -100,7 +148,7 @@ def test_batches_are_bounded_by_bytes_of_text() -> None:
 
 def test_nulls_of_a_wide_fixed_size_list_do_not_pile_up() -> None:
     read = batches("jsonl", b"{}\n" * 70, {"a": {"list": "float64", "length": 2**18}})
-    assert [batch.num_rows for batch in read] == [64, 6]  # 128 MiB and the rest
+    assert [batch.num_rows for batch in read] == [32, 32, 6]  # 128 MiB with an index for each slot
 
 
 @pytest.fixture

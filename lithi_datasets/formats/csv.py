@@ -14,8 +14,10 @@ file of 0 bytes has no header, so it lacks every column.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,9 +30,12 @@ from lithi_datasets.formats.compression import text_chunks
 from lithi_datasets.formats.text import Parser, ValueProblem, mismatch, shown, text_parser
 from lithi_datasets.formats.text_blocks import (
     Block,
+    Bytes,
+    Ends,
     QuotedScan,
     blocks,
     broken,
+    decoded,
     delivered,
     plan,
     without_bom,
@@ -45,6 +50,11 @@ __all__ = ["read"]
 _BOM: Final = b"\xef\xbb\xbf"
 _UNQUOTED: Final = re.compile(r'[^,"\r\n]*')
 _LINE_END: Final = np.isin(np.arange(256), [ord("\n"), ord("\r")])
+_OVERRUNS: Final = int(pa.__version__.partition(".")[0]) < 20
+"""Old pyarrow writes past a buffer where a record has too many cells (apache/arrow#45497)."""
+
+_MOST_COLUMNS: Final = 100_000
+"""At some millions of columns, pyarrow's 32-bit counts of cells overflow (apache/arrow#50275)."""
 
 
 def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -70,22 +80,19 @@ def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
 def _batches(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     bounds = plan(request.declared, request.batch_rows)
     text = without_bom(text_chunks(source, compression=request.compression, path=request.path))
-    records: _Records | None = None
-    for block in blocks(text, QuotedScan(), bounds, request.path):
-        rest = block
-        if records is None:
-            header, rest = _split_header(block)
-            records = _Records(request.declared, _header(header, request), request.path)
-        rest = _without_empty_last_line(rest)
-        if len(rest.ends):
-            yield records.batch(rest)
-    if records is None:
+    found = blocks(text, QuotedScan(), bounds, request.path)
+    first = next(found, None)
+    if first is None:
         raise SchemaMismatch(
             "The part has no header line.",
             path=request.path,
             expected=_names(request.declared.names),
             found="no text",
         )
+    header, rest = _split_header(first)
+    records = _Records(request.declared, _header(header, request), request.path)
+    whole = map(_without_empty_last_line, chain([rest], found))
+    yield from decoded(records.batch, (block for block in whole if len(block.ends)))
 
 
 def _split_header(block: Block) -> tuple[Block, Block]:
@@ -107,13 +114,14 @@ def _without_empty_last_line(block: Block) -> Block:
 
 def _header(block: Block, request: ReadRequest) -> list[str]:
     """The names of the header line, each of the declared ones once."""
-    names = [cell.text for cell in next(iter(_Cells(block, request.path)))[1]]
     declared = request.declared.names
-    twice = sorted({name for name in names if names.count(name) > 1})
+    cells = _Cells(block, request.path, most=len(declared) + 1)
+    names = [cell.text for cell in next(iter(cells))[1]]
+    counts, known = Counter(names), frozenset(declared)
     wrong = {
-        "has a name twice": twice,
-        "lacks a column": [name for name in declared if name not in names],
-        "has a column that the manifest does not declare": [n for n in names if n not in declared],
+        "has a name twice": [name for name, count in counts.items() if count > 1],
+        "has a column that the manifest does not declare": [n for n in counts if n not in known],
+        "lacks a column": [name for name in declared if name not in counts],
     }
     for problem, culprits in wrong.items():
         if culprits:
@@ -175,13 +183,14 @@ class _Records:
 
     def _read_exactly(self, block: Block) -> pa.RecordBatch:
         columns: dict[str, list[Any]] = {name: [] for name in self._header}
-        for line, cells in _Cells(block, self._path):
-            if len(cells) != len(self._header):
+        wanted = len(self._header)
+        for line, cells in _Cells(block, self._path, most=wanted + 1):
+            if len(cells) != wanted:
                 raise SchemaMismatch(
                     f"Line {line}: the record has the wrong number of cells.",
                     path=self._path,
-                    expected=len(self._header),
-                    found=len(cells),
+                    expected=wanted,
+                    found=len(cells) if len(cells) < wanted else f"{len(cells)} or more",
                 )
             for index, (name, cell) in enumerate(zip(self._header, cells, strict=True)):
                 columns[name].append(self._value(index, cell))
@@ -229,12 +238,30 @@ def _text_type(type: pa.DataType) -> pa.DataType:
 def _check_structure(block: Block, *, columns: int) -> None:
     """Raise `Unsure` unless pyarrow sees the records of this block as RFC 4180 has them."""
     text = block.text
-    # A BOM that does not begin the part is text, and pyarrow would drop it.
-    if not block.well_formed or text.startswith(_BOM):
+    # pyarrow misses delimiters near a NUL (apache/arrow#50481) and would drop a BOM, which is text
+    # where it does not begin the part.
+    if not block.well_formed or b"\0" in text or text.startswith(_BOM) or columns > _MOST_COLUMNS:
         raise Unsure
+    data = np.frombuffer(text, np.uint8)
     starts = np.concatenate([[0], block.ends[:-1]])
-    if columns > 1 and _LINE_END[np.frombuffer(text, np.uint8)[starts]].any():
+    if columns > 1 and _LINE_END[data[starts]].any():
         raise Unsure  # an empty line, which pyarrow would make a row of nulls
+    if _OVERRUNS:
+        _check_cells(data, starts, block.ends, columns)
+
+
+def _check_cells(data: Bytes, starts: Ends, ends: Ends, columns: int) -> None:
+    """Raise `Unsure` unless every record has as many cells as there are columns."""
+    quotes = np.flatnonzero(data == ord('"'))
+    commas = np.flatnonzero(data == ord(","))
+    commas = commas[np.searchsorted(quotes, commas) % 2 == 0]
+    if len(commas) != len(ends) * (columns - 1):
+        raise Unsure
+    if columns > 1:
+        # As many as there have to be, and between the ends of each record its own.
+        own = commas.reshape(len(ends), columns - 1)
+        if (own[:, 0] < starts).any() or (own[:, -1] >= ends).any():
+            raise Unsure
 
 
 class _Cell(NamedTuple):
@@ -245,10 +272,15 @@ class _Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cells:
-    """The records of a block cell by cell: (line, cells); the reference of how CSV is read."""
+    """The records of a block cell by cell: (line, cells); the reference of how CSV is read.
+
+    Of a record with more than `most` cells, which no caller takes, only so many are given, and
+    nothing behind it: a line of commas would need eighty times its size.
+    """
 
     block: Block
     path: str
+    most: int
 
     def __iter__(self) -> Iterator[tuple[int, list[_Cell]]]:
         text = self._decoded()
@@ -260,6 +292,8 @@ class _Cells:
                 cell, at, line = self._cell(text, at, line)
                 cells.append(cell)
                 more, at, line = self._delimiter(text, at, line)
+                if more and len(cells) == self.most:
+                    at, more = len(text), False
             yield first, cells
 
     def _decoded(self) -> str:

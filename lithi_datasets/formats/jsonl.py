@@ -25,8 +25,10 @@ from lithi_datasets.formats.text import ValueProblem, mismatch, shown, text_pars
 from lithi_datasets.formats.text_blocks import (
     Block,
     LineScan,
+    Plan,
     blocks,
     broken,
+    decoded,
     delivered,
     plan,
     without_bom,
@@ -55,19 +57,28 @@ def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
 def _batches(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     bounds = plan(request.declared, request.batch_rows)
     text = without_bom(text_chunks(source, compression=request.compression, path=request.path))
+    found = blocks(text, LineScan(), bounds, request.path)
     lines = _Lines(request.declared, request.path)
+    return decoded(lines.batch, _without_blank(found, bounds, request.path))
+
+
+def _without_blank(blocks: Iterator[Block], bounds: Plan, path: str) -> Iterator[Block]:
+    """The blocks that do not consist of blank lines alone."""
     blank = 0
-    for block in blocks(text, LineScan(), bounds, request.path):
-        batch = lines.batch(block)
-        if batch is not None:
+    for block in blocks:
+        if not _is_blank(block.text):
             blank = 0
-            yield batch
+            yield block
             continue
         blank += len(block.text)
         if blank > bounds.record_bytes:
             problem = "there are more blank lines in a row than the reader takes"
             expected = f"at most {bounds.record_bytes} bytes of blank text"
-            raise broken(request.path, block.line, problem, expected=expected)
+            raise broken(path, block.line, problem, expected=expected)
+
+
+def _is_blank(text: bytes) -> bool:
+    return text.isspace() and b"\v" not in text and b"\f" not in text
 
 
 class _Lines:
@@ -84,17 +95,15 @@ class _Lines:
         self._names = declared.names
         self._parse = _struct_parser(pa.struct(list(declared)))
 
-    def batch(self, block: Block) -> pa.RecordBatch | None:
-        """The rows of a block; None where all its lines are blank."""
+    def batch(self, block: Block) -> pa.RecordBatch:
+        """The rows of a block."""
         try:
             return self._read_fast(block)
         except (Unsure, pa.ArrowException):
             return self._read_exactly(block)
 
-    def _read_fast(self, block: Block) -> pa.RecordBatch | None:
+    def _read_fast(self, block: Block) -> pa.RecordBatch:
         rows = _count_objects(block)
-        if rows == 0:
-            return None
         text = pa.py_buffer(block.text)
         if b"\0" in block.text:
             raise Unsure
@@ -116,7 +125,7 @@ class _Lines:
             arrays.append(from_json(column.chunk(0), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
 
-    def _read_exactly(self, block: Block) -> pa.RecordBatch | None:
+    def _read_exactly(self, block: Block) -> pa.RecordBatch:
         columns: list[list[Any]] = [[] for _ in self._declared]
         start = 0
         for line, end in enumerate(block.ends.tolist(), start=block.line):
@@ -126,8 +135,6 @@ class _Lines:
                 row = self._row(text, line)
                 for column, name in zip(columns, self._names, strict=True):
                     column.append(row.get(name))
-        if not columns[0]:
-            return None
         arrays = [
             build(values, field.type) for values, field in zip(columns, self._declared, strict=True)
         ]
@@ -150,13 +157,12 @@ def _count_objects(block: Block) -> int:
 
     If each line that is not blank begins with `{` and ends with `}`, each line break between two of
     them stands between two objects: nowhere else in JSON does `{` follow `}`. If there are as many
-    objects as such lines as well, each line holds exactly one.
+    objects as such lines as well, each line holds exactly one. No other text may reach pyarrow: a
+    `null` before the first object ends the process (apache/arrow#47409).
 
     Raises:
         Unsure: a line is neither blank nor begins and ends so.
     """
-    if block.text.isspace() and b"\v" not in block.text and b"\f" not in block.text:
-        return 0
     data = np.frombuffer(block.text, np.uint8)
     starts = np.concatenate([[0], block.ends[:-1]])
     ends = block.ends - (data[block.ends - 1] == ord("\n"))

@@ -8,7 +8,8 @@ part. A record that is longer than `LIMITS.record_bytes` ends the reading with o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -17,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as patypes
 
-from lithi_datasets.errors import PartDecodeError
+from lithi_datasets.errors import BundleError, PartDecodeError
 
 __all__ = [
     "LIMITS",
     "Block",
+    "Bytes",
     "Ends",
     "LineScan",
     "Plan",
@@ -30,6 +32,7 @@ __all__ = [
     "TextLimits",
     "blocks",
     "broken",
+    "decoded",
     "delivered",
     "plan",
     "without_bom",
@@ -44,6 +47,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 _PARSED_ROWS: Final = 16_384
 """Rows that are parsed at once where a batch has fewer; each call of a parser costs half a ms."""
+
+_MOST_WORKERS: Final = 4
 
 _MOST_ROWS: Final = 65_536
 """pyarrow's JSON and CSV parsers take less than 100,000 rows at once."""
@@ -115,7 +120,8 @@ def plan(declared: pa.Schema, batch_rows: int, limits: TextLimits = LIMITS) -> P
 def _row_bytes(type: pa.DataType) -> int:
     """Bytes that one value takes by its type alone, null or not."""
     if patypes.is_fixed_size_list(type):
-        return int(type.list_size) * _row_bytes(type.value_type)
+        # Where there are nulls, a slot needs an index as well while the list is made.
+        return int(type.list_size) * (8 + _row_bytes(type.value_type))
     if patypes.is_struct(type):
         return 1 + sum(_row_bytes(field.type) for field in type)
     if patypes.is_primitive(type) or patypes.is_decimal(type):
@@ -351,6 +357,58 @@ def broken(
 ) -> PartDecodeError:
     """The error for text that does not decode, naming part and line."""
     return PartDecodeError(f"Line {line}: {problem}.", path=path, expected=expected, found=found)
+
+
+def decoded(
+    decode: Callable[[Block], pa.RecordBatch], blocks: Iterator[Block]
+) -> Iterator[pa.RecordBatch]:
+    """Yield each block decoded, in order, several at once where there is more than one.
+
+    pyarrow and numpy decode outside the interpreter's lock, so threads of this process are enough.
+    They have nothing to do while nobody asks for a batch, and end with the iterator. As many are
+    used as `pyarrow.cpu_count()` says, up to four; what they hold is bounded like a single block.
+    """
+    first = next(blocks, None)
+    if first is None:
+        return
+    yield decode(first)
+    workers = min(_MOST_WORKERS, pa.cpu_count())
+    if workers == 1:
+        yield from map(decode, blocks)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="lithi-text")
+    try:
+        yield from _in_order(pool, workers, decode, blocks)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_order(
+    pool: ThreadPoolExecutor,
+    workers: int,
+    decode: Callable[[Block], pa.RecordBatch],
+    blocks: Iterator[Block],
+) -> Iterator[pa.RecordBatch]:
+    waiting: deque[tuple[int, Future[pa.RecordBatch]]] = deque()
+    held = 0
+    failure: BundleError | None = None
+    while True:
+        try:
+            block = next(blocks, None)
+        except BundleError as error:
+            failure = error  # what stands before it in the part comes first, errors too
+            break
+        if block is None:
+            break
+        held += len(block.text)
+        while waiting and (held > LIMITS.batch_text_bytes or len(waiting) > workers):
+            held -= waiting[0][0]
+            yield waiting.popleft()[1].result()
+        waiting.append((len(block.text), pool.submit(decode, block)))
+    while waiting:
+        yield waiting.popleft()[1].result()
+    if failure is not None:
+        raise failure
 
 
 def delivered(
