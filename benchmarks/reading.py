@@ -29,7 +29,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import lithi_datasets as lithi
-from lithi_datasets.reading.rows import RowReader
 from lithi_datasets.testing import write_bundle
 
 BATCH = 256
@@ -70,19 +69,18 @@ def rate(batches: Iterable[Any], seconds: float) -> float:
 
 def bare(ds: datasets.Dataset) -> Iterator[dict[str, Any]]:
     """The limit: the numbers of Arrow slices as tensors, the strings as lists, nothing else."""
-    reader = RowReader(ds)
-    for start in range(0, reader.rows, BATCH):
-        table = reader.slice(start, min(start + BATCH, reader.rows)).combine_chunks()
-        out: dict[str, Any] = {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            if pa.types.is_string(column.type):
-                out[name] = column.to_pylist()
-                continue
-            array = column.chunk(0)
-            flat = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
-            values = flat.to_numpy(zero_copy_only=True).copy()
-            out[name] = torch.from_numpy(values.reshape(len(array), -1))
-        yield out
+    for stored in ds.with_format("arrow").data.table.to_batches():
+        for start in range(0, stored.num_rows, BATCH):
+            batch = stored.slice(start, BATCH)
+            out: dict[str, Any] = {}
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                if pa.types.is_string(array.type):
+                    out[name] = array.to_pylist()
+                    continue
+                flat = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
+                values = flat.to_numpy(zero_copy_only=True).copy()
+                out[name] = torch.from_numpy(values.reshape(len(array), -1))
+            yield out
 
 
 def peer(name: str, rows: Path, work: Path, seconds: float) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch.utils.data as torch_data
@@ -12,7 +12,7 @@ from lithi_datasets.errors import LithiError, UsageError
 from lithi_datasets.reading.order import EpochOrder, whole
 from lithi_datasets.reading.plan import StepPlan, check_rank
 from lithi_datasets.reading.rows import RowReader, joined
-from lithi_datasets.reading.tensors import to_tensors
+from lithi_datasets.reading.tensors import BatchMaker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Failure", "LoaderOptions", "MapBatches", "StepItem", "in_worker"]
 
 Batch = dict[str, Any]
+Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 
 GROUP_ROWS = 16_384
 """Rows that are fetched at once for coming steps: a window of the shuffled order."""
@@ -100,9 +101,10 @@ class MapBatches(torch_data.Dataset[Any]):
     def __init__(
         self, reader: RowReader, options: LoaderOptions, key: str, masks: frozenset[str]
     ) -> None:
-        self._reader, self._options, self._key, self._masks = reader, options, key, masks
-        self._ahead: dict[StepItem, pa.Table] = {}
-        self._windows: dict[int, pa.Table] = {}
+        self._reader, self._options, self._key = reader, options, key
+        self._make = BatchMaker(reader.schema, masks=masks)
+        self._ahead: dict[StepItem, Rows] = {}
+        self._windows: dict[int, Rows] = {}
         self._order: EpochOrder | None = None
         self._planned: StepPlan | None = None
 
@@ -111,15 +113,15 @@ class MapBatches(torch_data.Dataset[Any]):
 
     def __getitem__(self, item: StepItem) -> Batch | Failure:
         try:
-            return to_tensors(self._table(item), masks=self._masks)
+            return self._make(self._rows(item))
         except LithiError as error:
             return in_worker(error)
 
-    def _table(self, item: StepItem) -> pa.Table:
+    def _rows(self, item: StepItem) -> Rows:
         options, reader = self._options, self._reader
         plan = self._plan(item)
         if not options.shuffle and reader.contiguous:
-            return reader.slice(*plan.piece(item.step, options.rank))
+            return reader.batch(*plan.piece(item.step, options.rank))
         if self._alone and reader.contiguous:
             return self._from_windows(self._order_of(item.epoch), *plan.piece(item.step, 0))
         if item not in self._ahead:
@@ -132,7 +134,7 @@ class MapBatches(torch_data.Dataset[Any]):
         options, wide = self._options, GROUP_ROWS * self._reader.row_bytes > GROUP_BYTES
         return options.world_size == 1 and options.num_workers < 2 and not wide
 
-    def _from_windows(self, order: EpochOrder, start: int, stop: int) -> pa.Table:
+    def _from_windows(self, order: EpochOrder, start: int, stop: int) -> Rows:
         slices = []
         for piece in order.windows(start, stop):
             number = piece.window if piece.window is not None else 0
@@ -142,7 +144,7 @@ class MapBatches(torch_data.Dataset[Any]):
                     continue
                 self._windows = {number: self._reader.fetch(window.runs, window.take)}
             slices.append(self._windows[number].slice(piece.first, piece.rows))
-        return joined(slices) if slices else self._reader.slice(0, 0)
+        return joined(slices) if slices else self._reader.batch(0, 0)
 
     def _plan(self, item: StepItem) -> StepPlan:
         if self._planned is None or self._planned.consumed != item.consumed:
@@ -167,12 +169,12 @@ class MapBatches(torch_data.Dataset[Any]):
         numbers = range(item.step, min(plan.steps, item.step + steps * stride), stride)
         pieces = [plan.piece(number, options.rank) for number in numbers]
         order = self._order_of(item.epoch)
-        table = self._reader.take(np.concatenate([order.indices(*piece) for piece in pieces]))
+        rows = self._reader.take(np.concatenate([order.indices(*piece) for piece in pieces]))
         self._ahead.clear()
         first = 0
         for number, (start, stop) in zip(numbers, pieces, strict=True):
             ahead = StepItem(item.epoch, item.consumed, number)
-            self._ahead[ahead] = table.slice(first, stop - start)
+            self._ahead[ahead] = rows.slice(first, stop - start)
             first += stop - start
 
     def _order_of(self, epoch: int) -> EpochOrder:

@@ -21,7 +21,16 @@ from lithi_datasets.gather import Mask, dtype_of, raw
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Column", "Dense", "dense", "fixed_shape", "is_plain", "is_ragged", "stored_type"]
+__all__ = [
+    "Column",
+    "Dense",
+    "dense",
+    "fixed_shape",
+    "is_plain",
+    "is_ragged",
+    "stored_type",
+    "unbroken",
+]
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,25 @@ def fixed_shape(kind: pa.DataType) -> tuple[int, ...]:
         shape.append(kind.list_size)
         kind = kind.value_type
     return tuple(shape)
+
+
+def unbroken(array: pa.Array, how: Dense) -> npt.NDArray[Any] | None:
+    """The values of a dense array without nulls, in memory of their own: the short way.
+
+    Returns:
+        `[rows, *how.shape]`; None where it takes `Column.read` to tell: there may be nulls, or the
+        values are bits.
+    """
+    buffers = array.buffers()
+    data = buffers.pop()
+    if data is None or how.stored.kind == "b" or any(buffers):
+        return None
+    first, shape = array.offset, (len(array), *how.shape)
+    for length in how.shape:
+        array = array.values  # the whole child, which may have an offset of its own
+        first = first * length + array.offset
+    values = np.ndarray(shape, how.stored, data, first * how.stored.itemsize)
+    return values.astype(how.output)
 
 
 def is_ragged(kind: pa.DataType) -> bool:

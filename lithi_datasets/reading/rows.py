@@ -35,9 +35,22 @@ def kept_columns(ds: datasets.Dataset) -> list[str]:
     return [name for name in ds.column_names if name in shown]
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """One table of one chunk for each column, so that every later slice is free."""
-    return (tables[0] if len(tables) == 1 else pa.concat_tables(tables)).combine_chunks()
+def joined(pieces: Sequence[pa.RecordBatch | pa.Table]) -> pa.RecordBatch | pa.Table:
+    """One record batch, so that every later slice is free; a table where it would be too large."""
+    if len(pieces) == 1 and isinstance(pieces[0], pa.RecordBatch):
+        return pieces[0]
+    tables = [
+        pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+        for piece in pieces
+    ]
+    table = (tables[0] if len(tables) == 1 else pa.concat_tables(tables)).combine_chunks()
+    if any(column.num_chunks > 1 for column in table.columns):
+        return table
+    arrays = [
+        column.chunk(0) if column.num_chunks else column.combine_chunks()
+        for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
 
 class RowReader:
@@ -63,7 +76,7 @@ class RowReader:
         table, indices = rows_of(self._ds)
         batches = table.select(self._columns).to_batches()
         ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
-        return batches, ends, indices
+        return batches, ends - [batch.num_rows for batch in batches], indices
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -84,13 +97,19 @@ class RowReader:
         return self._source[2] is None
 
     def slice(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop), copying nothing where they lie in one record batch."""
+        """Rows [start, stop) as a table, copying nothing where they are rows of the files."""
+        rows = self.batch(start, stop)
+        return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+    def batch(self, start: int, stop: int) -> pa.RecordBatch | pa.Table:
+        """Rows [start, stop) as they lie: a record batch, or a table where they lie in several."""
         if not self.contiguous:
             return self.take(np.arange(start, stop, dtype=np.int64))
-        return pa.Table.from_batches(self._pieces(((start, stop - start),)), schema=self.schema)
+        pieces = self._pieces(((start, stop - start),))
+        return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces, schema=self.schema)
 
-    def take(self, positions: Rows) -> pa.Table:
-        """The rows at `positions`, in that order, as one chunk for each column.
+    def take(self, positions: Rows) -> pa.RecordBatch | pa.Table:
+        """The rows at `positions`, in that order, joined.
 
         Rows that lie close are fetched in one slice, unless they are wide.
         """
@@ -101,7 +120,7 @@ class RowReader:
         runs, take = runs_of(rows, gap=RUN_ROWS if self.row_bytes < WIDE_ROW_BYTES else 1)
         return self.fetch(runs, take)
 
-    def fetch(self, runs: Iterable[tuple[int, int]], take: Rows) -> pa.Table:
+    def fetch(self, runs: Iterable[tuple[int, int]], take: Rows) -> pa.RecordBatch | pa.Table:
         """Slices of rows of the files, joined, then `take` of the joined rows."""
         table = joined([pa.Table.from_batches(self._pieces(runs), schema=self.schema)])
         # In order already: the slices are what is wanted, and the copy would be for nothing.
@@ -110,15 +129,18 @@ class RowReader:
         return joined([table.take(pa.array(take))])
 
     def _pieces(self, runs: Iterable[tuple[int, int]]) -> list[pa.RecordBatch]:
-        batches, ends, _ = self._source
+        batches, starts, _ = self._source
+        runs = [run for run in runs if run[1]]
+        # One search for all runs: one for each costs more than the slice that it is for.
+        numbers = np.searchsorted(starts, [first for first, _ in runs], side="right") - 1
+        offsets = [first for first, _ in runs] - starts[numbers]
         found = []
-        for first, count in runs:
-            number = int(np.searchsorted(ends, first, side="right"))
-            row = first
-            while row < first + count:
-                batch = batches[number]
-                offset = row - (int(ends[number]) - batch.num_rows)
-                piece = batch.slice(offset, first + count - row)
+        for (_, left), number, offset in zip(runs, numbers.tolist(), offsets.tolist(), strict=True):
+            piece = batches[number].slice(offset, left)
+            found.append(piece)
+            at = number + 1
+            while (left := left - piece.num_rows) > 0:
+                piece = batches[at].slice(0, left)
                 found.append(piece)
-                row, number = row + piece.num_rows, number + 1
+                at += 1
         return found

@@ -18,7 +18,7 @@ from lithi_datasets.reading.order import ORDER_FORMAT, shuffled_parts, whole
 from lithi_datasets.reading.plan import assign_parts
 from lithi_datasets.reading.rows import joined
 from lithi_datasets.reading.state import STATE_VERSION, check_state, taken
-from lithi_datasets.reading.tensors import masked_columns, refuse_mask_collisions, to_tensors
+from lithi_datasets.reading.tensors import BatchMaker, masked_columns, refuse_mask_collisions
 
 if TYPE_CHECKING:
     import datasets
@@ -58,26 +58,29 @@ class _StreamBatches(torch_data.IterableDataset[Any]):
         info = torch_data.get_worker_info()
         place = 0 if info is None else info.id
         reader = (place + self.turn) % len(self.readers)
+        make = None
         try:
-            for table in self._batches(reader):
-                yield reader, to_tensors(table, masks=self._masks)
+            for rows in self._batches(reader):
+                if make is None or rows.schema != make.schema:  # of a mapped stream it may change
+                    make = BatchMaker(rows.schema, masks=self._masks)
+                yield reader, make(rows)
         except LithiError as error:
             yield in_worker(error)
 
-    def _batches(self, reader: int) -> Iterator[pa.Table]:
+    def _batches(self, reader: int) -> Iterator[pa.RecordBatch | pa.Table]:
         size = self._options.batch_size
         skip = self.done[reader] * size
-        held: list[pa.Table] = []
+        held: list[pa.RecordBatch | pa.Table] = []
         rows = 0
         for table in self._tables(reader, skip):
             held.append(table)
             rows += table.num_rows
             if rows < size:
                 continue
-            whole_table = joined(held)
+            together = joined(held)
             end = rows - rows % size
-            yield from (whole_table.slice(first, size) for first in range(0, end, size))
-            held, rows = [whole_table.slice(end)], rows - end
+            yield from (together.slice(first, size) for first in range(0, end, size))
+            held, rows = [together.slice(end)], rows - end
         if rows and not self._options.drop_last:
             yield joined(held)
 

@@ -27,6 +27,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.types as patypes
 import torch
 
@@ -39,16 +40,16 @@ from lithi_datasets.reading.columns import (
     is_plain,
     is_ragged,
     stored_type,
+    unbroken,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import pyarrow as pa
-
     from lithi_datasets.gather import Mask
 
 __all__ = [
+    "BatchMaker",
     "StructColumn",
     "batch_values",
     "is_ragged_row",
@@ -113,6 +114,59 @@ def refuse_mask_collisions(names: Iterable[str], masks: Iterable[str]) -> None:
             _refuse_collision(mask_name(name))
 
 
+class BatchMaker:
+    """Makes tensors of batches of one schema, as `to_tensors` does.
+
+    What depends on the schema alone is found out once: for a batch of a few hundred rows that is
+    half of the work.
+
+    Args:
+        schema: of the batches.
+        masks: names of the columns that may hold nulls; None for no masks at all.
+
+    Raises:
+        UsageError: a column is called as another, or as the mask of another; it names the column.
+    """
+
+    def __init__(self, schema: pa.Schema, *, masks: frozenset[str] | None) -> None:
+        self.schema, self._masks = schema, masks
+        masked = masked_columns(schema, masks or ())
+        taken: set[str] = set()
+        for name in schema.names:
+            for key in (name, mask_name(name)) if name in masked else (name,):
+                if key in taken:
+                    _refuse_collision(key)
+                taken.add(key)
+        self._columns = tuple(
+            (field.name, is_plain(field.type), dense(field.type), field.name in masked)
+            for field in schema
+        )
+
+    def __call__(self, batch: pa.RecordBatch | pa.Table) -> dict[str, Any]:
+        """B rows as tensors; see `to_tensors`.
+
+        Raises:
+            UsageError: a null where the result is a tensor without a mask, or inside a ragged list.
+        """
+        out: dict[str, Any] = {}
+        chunked = not isinstance(batch, pa.RecordBatch)
+        for (name, plain, how, masked), data in zip(self._columns, batch.columns, strict=True):
+            array = data.chunk(0) if chunked and data.num_chunks == 1 else data
+            if plain:
+                out[name] = array.to_pylist()
+                continue
+            values = None
+            if how is not None and isinstance(array, pa.Array):
+                values = unbroken(array, how)
+            if values is None:
+                _put(out, name, Column.of_data(name, array), self._masks)
+                continue
+            out[name] = torch.from_numpy(values)
+            if masked:
+                out[mask_name(name)] = torch.from_numpy(np.ones(values.shape, np.bool_))
+        return out
+
+
 def to_tensors(batch: pa.RecordBatch | pa.Table, *, masks: frozenset[str] | None) -> dict[str, Any]:
     """A batch as tensors, of the kinds that the module's table says.
 
@@ -130,13 +184,7 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, *, masks: frozenset[str] | None
         UsageError: a null where the result is a tensor without a mask, or inside a ragged list; a
             column is called as the mask of another. It names the column.
     """
-    out: dict[str, Any] = {}
-    for name, data in zip(batch.schema.names, batch.columns, strict=True):
-        if is_plain(data.type) and name not in out:
-            out[name] = data.to_pylist()
-        else:
-            _put(out, name, Column.of_data(name, data), masks)
-    return out
+    return BatchMaker(batch.schema, masks=masks)(batch)
 
 
 def batch_values(name: str, data: pa.Array | pa.ChunkedArray) -> Any:
