@@ -5,7 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; 
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
+# Modules are compiled when they are imported: of some packages that is one in a hundred.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
 WORKERS ?= 2
 SOURCES := lithi_datasets tests tools $(wildcard benchmarks loading_scripts)
 
@@ -29,7 +30,7 @@ demo: $(VENV)/.runtime
 	$(BIN)/lithi-datasets demo
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not soak"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak"
 
 # VERSIONS="3.6 oldest" takes some of them.
 test-versions: $(VENV)/.python

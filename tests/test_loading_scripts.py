@@ -115,9 +115,10 @@ def run(*command: str, home: Path) -> str:
     return done.stdout
 
 
-def torchrun(script: str, home: Path) -> str:
+def torchrun(script: str, home: Path, *arguments: str) -> str:
     options = ("--standalone", "--nproc-per-node", "2")
-    return run("-m", "torch.distributed.run", *options, str(SCRIPTS / script), home=home)
+    command = ("-m", "torch.distributed.run", *options, str(SCRIPTS / script), *arguments)
+    return run(*command, home=home)
 
 
 def rows_of(printed: str, epoch: int) -> list[int]:
@@ -154,3 +155,19 @@ def test_training_on_a_stream_reads_every_row_once_under_torchrun(tmp_path: Path
         shares = rows_of(printed, epoch)
         assert len(shares) == 2
         assert sum(shares) == total
+
+
+def test_predictions_are_written_back_alone_and_by_two_ranks(tmp_path: Path) -> None:
+    source = lithi.open_bundle(sample.path())
+    test = lithi.load(source, "test").with_format(None)
+    for name, printed in (
+        ("one", run(str(SCRIPTS / "write_predictions.py"), str(tmp_path / "one"), home=tmp_path)),
+        ("two", torchrun("write_predictions.py", tmp_path, str(tmp_path / "two"))),
+    ):
+        assert f"360 rows in {tmp_path / name}" in printed
+        staged = lithi.open_bundle(tmp_path / name)
+        assert staged.manifest.derived_from[0].as_dict() == source.snapshot.as_dict()
+        rows = lithi.load(staged, cache_dir=tmp_path / "cache").with_format(None)
+        assert sorted(rows["item_id"]) == sorted(test["item_id"])
+        assert {"logits", "digit"} < rows.features.keys()
+    assert re.findall(r"rank \d: (\d+) rows", printed) == ["180", "180"]
