@@ -5,16 +5,17 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; 
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-# Modules are compiled when they are imported: of some packages that is one in a hundred.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
 WORKERS ?= 2
 SOURCES := lithi_datasets tests tools $(wildcard benchmarks loading_scripts)
 
 # Nothing outside this folder is written, and nothing is sent anywhere.
 export HF_HOME := $(CURDIR)/$(VENV)/hf-home
 export HF_HUB_DISABLE_TELEMETRY := 1
+# Many tests start processes; each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-versions lint soak bench sample docs clean
+.PHONY: help demo test test-versions environments lint soak bench sample docs clean
 
 help:
 	@echo "make demo    run the main job on the sample: verify, convert, train over two readers"
@@ -35,6 +36,10 @@ test: lint
 # VERSIONS="3.6 oldest" takes some of them.
 test-versions: $(VENV)/.python
 	WORKERS=$(WORKERS) $(BIN)/python tools/test_versions.py $(VERSIONS)
+
+# The environments of test-versions, without testing in them.
+environments: $(VENV)/.python
+	$(BIN)/python tools/test_versions.py --fill $(VERSIONS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check $(SOURCES)

@@ -11,6 +11,8 @@ os.environ["HF_DATASETS_CACHE"] = os.path.join(_HOME, "datasets")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
+# Tests run side by side, and the tensors are small: more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Sequence  # noqa: E402
 from pathlib import Path  # noqa: E402

@@ -190,7 +190,7 @@ def test_a_bomb_ends_in_our_error_and_in_bounded_memory(
         [sys.executable, "-c", BOMB_READER, str(bomb), format, kind],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
     )
     assert run.returncode == 0, run.stderr
     problem, peak_mib = run.stdout.splitlines()

@@ -337,7 +337,7 @@ def test_an_iterator_that_is_dropped_half_read_ends_with_its_program(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert done.stdout == "10\n"

@@ -134,7 +134,7 @@ for _ in range(5):
 
 def test_an_interpreter_that_leaves_a_part_half_read_ends() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", HALF_READ], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", HALF_READ], capture_output=True, text=True, timeout=200
     )
     assert (run.returncode, run.stdout.split(), run.stderr) == (0, ["8192"] * 5, "")
 

@@ -348,7 +348,7 @@ def test_a_program_that_takes_one_row_of_a_stream_ends(
         [sys.executable, "-c", STREAM_ONE_ROW, str(tmp_path / "b")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert ended.stdout.strip() == "item-000000"

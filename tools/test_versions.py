@@ -2,6 +2,7 @@
 
     python tools/test_versions.py              # all of them
     python tools/test_versions.py 3.6          # one
+    python tools/test_versions.py --fill 3.6   # only fill its environment
 
 Environments lie under .venvs/ and are filled again only when what they are made from changes.
 """
@@ -73,14 +74,7 @@ def fill(name: str, packages: Sequence[str]) -> Path:
     venv.create(folder, clear=True, with_pip=True)
     pins = folder / "constraints.txt"
     pins.write_text(held, encoding="utf-8")
-    options = (
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--no-compile",
-        "-c",
-        str(pins),
-    )
+    options = ("--quiet", "--disable-pip-version-check", "--no-input", "-c", str(pins))
     install = [str(python), "-m", "pip", "install", *options, "-e", str(ROOT)]
     subprocess.run([*install, *packages, *TOOLS], check=True)  # noqa: S603 - arguments are ours
     stamp.write_text(digest, encoding="ascii")
@@ -104,16 +98,17 @@ def test(name: str, python: Path, workers: str) -> bool:
 def main(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Test the named environments, by default all; 1 where one failed."""
     known = environments()
-    unknown = [name for name in arguments if name not in known]
+    given = [name for name in arguments if name != "--fill"]
+    unknown = [name for name in given if name not in known]
     if unknown:
         print(f"no such environment: {', '.join(unknown)}; there are {', '.join(known)}")
         return 2
-    names = list(arguments) or list(known)
-    failed = [
-        name
-        for name in names
-        if not test(name, fill(name, known[name]), environ.get("WORKERS", "2"))
-    ]
+    names = given or list(known)
+    pythons = {name: fill(name, known[name]) for name in names}
+    if "--fill" in arguments:
+        return 0
+    workers = environ.get("WORKERS", "2")
+    failed = [name for name, python in pythons.items() if not test(name, python, workers)]
     print(f"failed: {', '.join(failed)}" if failed else f"passed: {', '.join(names)}")
     return 1 if failed else 0
 
