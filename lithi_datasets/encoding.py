@@ -7,6 +7,7 @@ by line, and share nothing with the package's readers. The same input gives the 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,6 +25,8 @@ __all__ = ["compress", "encode", "suffix"]
 _SUFFIXES = {"parquet": ".parquet", "arrow": ".arrow", "jsonl": ".jsonl", "csv": ".csv"}
 _COMPRESSED = {None: "", "gzip": ".gz", "zstd": ".zst"}
 _BOM = "\ufeff"
+_ROWS = 8192
+"""Rows that stand as Python values at a time: they take many times the memory of a table."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,14 @@ def _write_ipc(table: pa.Table, sink: pa.NativeFile, options: _ArrowOptions) -> 
 def _text(
     lines: Iterator[str], options: _JsonlOptions | _CsvOptions, compression: str | None
 ) -> bytes:
-    text = (_BOM if options.bom else "") + "".join(line + options.newline for line in lines)
-    return compress(text.encode("utf-8"), compression, members=options.members)
+    pieces = [_BOM.encode() if options.bom else b""]
+    while piece := "".join(line + options.newline for line in itertools.islice(lines, _ROWS)):
+        pieces.append(piece.encode("utf-8"))
+    return compress(b"".join(pieces), compression, members=options.members)
+
+
+def _slices(table: pa.Table) -> Iterator[pa.Table]:
+    return (table.slice(start, _ROWS) for start in range(0, table.num_rows, _ROWS))
 
 
 def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
@@ -171,9 +180,13 @@ def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
     return [plain_values(table.column(name), field=name) for name in names]
 
 
+def _rows(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*_columns(table, names), strict=True)
+
+
 def _jsonl_lines(table: pa.Table, options: _JsonlOptions) -> Iterator[str]:
     names = table.column_names
-    for row in zip(*_columns(table, names), strict=True):
+    for row in itertools.chain.from_iterable(_rows(piece, names) for piece in _slices(table)):
         value: Any = dict(zip(names, row, strict=True))
         if options.nulls == "absent":
             value = _without_nulls(value)
@@ -196,9 +209,9 @@ def _without_nulls(value: Any) -> Any:
 
 def _csv_lines(table: pa.Table, options: _CsvOptions) -> Iterator[str]:
     names = table.column_names if options.columns is None else list(options.columns)
-    columns = _columns(table, names)
+    _columns(table.slice(0, 0), names)  # names that are not there are refused without rows, too
     yield ",".join(_quoted(name, options.quote_all) for name in names)
-    for row in zip(*columns, strict=True):
+    for row in itertools.chain.from_iterable(_rows(piece, names) for piece in _slices(table)):
         cells = zip(names, row, strict=True)
         yield ",".join(_cell(name, value, options.quote_all) for name, value in cells)
 

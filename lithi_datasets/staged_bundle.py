@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,22 +12,24 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as patypes
 
 from lithi_datasets import cache
 from lithi_datasets.bundle import Bundle, open_bundle
 from lithi_datasets.checks import RowChecker
 from lithi_datasets.encoding import encode, suffix
-from lithi_datasets.errors import UsageError
+from lithi_datasets.errors import BundleError, DuplicateItemId, StorageError, UsageError
 from lithi_datasets.ledger_index import IdBatch, IdIndex, build_index, first_rows, id_keys
 from lithi_datasets.manifest import MANIFEST_NAME, STATUSES, Snapshot, seal
 from lithi_datasets.provenance import provenance_of
 from lithi_datasets.schema import declared_schema, manifest_fields
 from lithi_datasets.types import Field
 
-__all__ = ["StagingJob", "write_staged"]
+__all__ = ["StagingJob", "storing", "write_staged"]
 
 OUTSTANDING_PATH = "outstanding-items.txt"
 _NAMED = 5
+_SMALL_TABLES = 256
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,18 @@ class StagingJob:
                 for batch in self.source.scan_part(index):
                     yield IdBatch(batch.column(name))
             return
-        for table in self.source.select_columns([name]).with_format("arrow").iter(65_536):
-            yield IdBatch(table.column(name).combine_chunks())
+        splits = self.source.values() if isinstance(self.source, Mapping) else [self.source]
+        for split in splits:
+            if split.column_names is not None and name not in split.column_names:
+                raise UsageError(
+                    "The source has no item ids any more.",
+                    path=name,
+                    expected=f"a column {name!r}",
+                    found=", ".join(map(repr, split.column_names)),
+                    remedy="Pass the dataset as it was loaded, or the bundle.",
+                )
+            for table in split.select_columns([name]).with_format("arrow").iter(65_536):
+                yield IdBatch(table.column(name).cast(pa.string()).combine_chunks())
 
 
 class _Parts:
@@ -74,29 +87,41 @@ class _Parts:
     def __init__(self, folder: Path, job: StagingJob) -> None:
         self._folder, self._job = folder, job
         self._held: list[pa.Table] = []
+        self._small: list[pa.Table] = []
         self._size = 0
         self.fields: list[dict[str, Any]] = []
         self.entries: list[dict[str, Any]] = []
         self.statuses = dict.fromkeys(STATUSES, 0)
 
     def add(self, table: pa.Table) -> None:
-        self._held.append(table)
-        self._size += table.nbytes
-        if self._size >= self._job.part_bytes:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._held:
-            return
-        table = pa.concat_tables(self._held).combine_chunks()
-        self._held, self._size = [], 0
         if not self.fields:
             self.fields = self._declared(table.schema)
+        rows = max(1, self._job.part_bytes * table.num_rows // max(1, table.nbytes))
+        for start in range(0, table.num_rows, rows):
+            self._hold(table.slice(start, rows))
+
+    def _hold(self, table: pa.Table) -> None:
+        if self._size + table.nbytes > self._job.part_bytes:
+            self.flush()
+        self._small.append(table)
+        self._size += table.nbytes
+        if len(self._small) >= _SMALL_TABLES:
+            # A table of a few rows takes many times the memory of its values.
+            self._held.append(pa.concat_tables(self._small).combine_chunks())
+            self._small = []
+
+    def flush(self) -> None:
+        held = self._held + self._small
+        if not held:
+            return
+        table = pa.concat_tables(held).combine_chunks()
+        self._held, self._small, self._size = [], [], 0
         path = f"parts/part-{len(self.entries):05d}{suffix(self._job.format, None)}"
         counts = self._check(table, path)
         data = encode(table, self._job.format, compression=None, options={})
-        (self._folder / "parts").mkdir(exist_ok=True)
-        cache.write_synced(self._folder / path, data)
+        with storing(self._folder):
+            (self._folder / "parts").mkdir(exist_ok=True)
+            cache.write_synced(self._folder / path, data)
         self.entries.append(
             {
                 "path": path,
@@ -116,18 +141,53 @@ class _Parts:
         for field in declared:
             if field["name"] in never_null:
                 field["nullable"] = False
-            if field["name"] == self._job.item_id_field:
-                field["type"] = "string"
+        with _callers_fault():
+            # A manifest without parts: rules that the columns break are found before the rows are.
+            seal(_document(self._job, declared, [], self.statuses, 0))
         return declared
 
     def _check(self, table: pa.Table, path: str) -> dict[str, int]:
         """Hold the rows to the rules that a reader will hold them to."""
         fields = tuple(Field.model_validate(field) for field in self.fields)
-        declared = declared_schema(fields)
         checker = RowChecker(fields, self._job.item_id_field, path)
-        for batch in table.cast(declared, safe=True).to_batches():
-            checker.check(batch)
+        with _callers_fault():
+            for batch in table.cast(declared_schema(fields), safe=True).to_batches():
+                checker.check(batch)
         return dict(checker.statuses)
+
+
+@contextlib.contextmanager
+def storing(folder: Path) -> Iterator[None]:
+    """Around what is written here: an `OSError` of it is ours, one of the caller's loop is not."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"The predictions could not be written: {error.strerror or error}",
+            path=str(folder.parent),
+            remedy="Make room there, or stage into a folder on another disk.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _callers_fault() -> Iterator[None]:
+    """Turn what is wrong with a bundle into what is wrong with the predictions for one."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except BundleError as error:
+        raise UsageError(
+            f"The predictions break a rule of the bundle format: {error.problem}",
+            path=error.path,
+            expected=error.expected,
+            found=error.found,
+        ) from error
+    except (pa.ArrowException, ValueError) as error:
+        raise UsageError(
+            f"The predictions break a rule of the bundle format: {error}",
+            expected="the types of the first batch; no null among the statuses",
+        ) from error
 
 
 def write_staged(target: Path, job: StagingJob, tables: Callable[[], Iterable[pa.Table]]) -> Bundle:
@@ -142,8 +202,7 @@ def write_staged(target: Path, job: StagingJob, tables: Callable[[], Iterable[pa
         UsageError: ids that are repeated, unknown, missing or null, by name.
         StorageError: the disk is full or fails.
     """
-    digest = job.snapshot.content_sha256
-    index = build_index(job.ids, digest)
+    index = _source_index(job)
     with cache.staging_folder(target) as staging:
         parts = _Parts(staging, job)
         for table in _known_once(tables, index, job):
@@ -154,12 +213,31 @@ def write_staged(target: Path, job: StagingJob, tables: Callable[[], Iterable[pa
         if job.duplicates == "refuse":
             _refuse_repeated(index, job)
         outstanding = _outstanding(staging, index, job)
-        cache.write_synced(staging / MANIFEST_NAME, seal(_document(job, parts, outstanding)))
+        document = _document(job, parts.fields, parts.entries, parts.statuses, outstanding)
+        if outstanding:
+            document["attachments"] = [_bound_outstanding(staging)]
+        with storing(staging):
+            cache.write_synced(staging / MANIFEST_NAME, seal(document))
         for folder in (staging / "parts", staging):
             cache.sync_folder(folder)
         if not cache.publish(staging, target):
             cache.refuse_foreign(target)
+            raise StorageError("The bundle could not be put in its place.", path=str(target))
     return open_bundle(target, allow_partial=True)
+
+
+def _source_index(job: StagingJob) -> IdIndex:
+    try:
+        return build_index(job.ids, job.snapshot.content_sha256)
+    except UsageError as error:
+        if error.path is not None:
+            raise
+        kind = DuplicateItemId if isinstance(job.source, Bundle) else UsageError
+        raise kind(
+            "The source holds an item more than once, so no prediction can be told from another.",
+            expected="each item id once",
+            found=error.found,
+        ) from error
 
 
 def _known_once(
@@ -168,7 +246,6 @@ def _known_once(
     """The tables, their ids counted; with repeated equal rows dropped where that is asked for."""
     for table in tables():
         ids = table.column(job.item_id_field).combine_chunks()
-        _refuse_nulls(ids, job)
         keys = id_keys(ids, job.snapshot.content_sha256, index.attempt)
         foreign = index.add(keys)
         if len(foreign):
@@ -190,21 +267,34 @@ def _deduplicated(
         keep = np.ones(table.num_rows, dtype=np.bool_)
         for row in np.flatnonzero(times > 1).tolist():
             item = ids[row].as_py()
-            text = repr(table.slice(row, 1).to_pylist())  # a NaN is equal to itself in it
+            text = _exact_text(table.slice(row, 1))
             keep[row] = item not in first
             if first.setdefault(item, text) != text:
                 raise _wrong_ids("come twice with different predictions", [item], 1, job)
         yield table if keep.all() else table.filter(pa.array(keep))
 
 
-def _refuse_nulls(ids: pa.Array, job: StagingJob) -> None:
-    if ids.null_count:
-        raise UsageError(
-            "A prediction has no item id.",
-            path=job.item_id_field,
-            expected="a string",
-            found="null",
-        )
+def _exact_text(row: pa.Table) -> str:
+    """Equal for equal values only, and a NaN is equal to itself."""
+    values = []
+    for column in row.columns:
+        # Times as their integers: Python has no year 10000, nor every zone.
+        values += [chunk.view(_as_integers(chunk.type)).to_pylist() for chunk in column.chunks]
+    return repr(values)
+
+
+def _as_integers(kind: pa.DataType) -> pa.DataType:
+    if patypes.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if patypes.is_struct(kind):
+        return pa.struct([field.with_type(_as_integers(field.type)) for field in kind])
+    if patypes.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_integers(kind.value_type)), kind.list_size)
+    if patypes.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_integers(kind.value_type)))
+    if patypes.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_as_integers(kind.value_type)))
+    return kind
 
 
 def _refuse_repeated(index: IdIndex, job: StagingJob) -> None:
@@ -232,7 +322,7 @@ def _outstanding(staging: Path, index: IdIndex, job: StagingJob) -> int:
     if job.missing == "refuse":
         rows = first_rows(job.ids(), missing, _NAMED)
         raise _wrong_ids("have no prediction", [item for item, _ in rows], count, job)
-    with (staging / OUTSTANDING_PATH).open("wb") as stream:
+    with storing(staging), (staging / OUTSTANDING_PATH).open("wb") as stream:
         for batch in job.ids():
             lost = batch.ids.filter(pa.array(missing(batch.ids).astype(np.bool_))).to_pylist()
             stream.write("".join(f"{item}\n" for item in lost).encode())
@@ -256,8 +346,14 @@ def _wrong_ids(what: str, named: Sequence[str], count: int, job: StagingJob) -> 
     )
 
 
-def _document(job: StagingJob, parts: _Parts, outstanding: int) -> dict[str, Any]:
-    rows = sum(entry["rows"] for entry in parts.entries)
+def _document(
+    job: StagingJob,
+    fields: Sequence[dict[str, Any]],
+    parts: Sequence[dict[str, Any]],
+    statuses: Mapping[str, int],
+    outstanding: int,
+) -> dict[str, Any]:
+    rows = sum(entry["rows"] for entry in parts)
     document: dict[str, Any] = {
         "manifest_version": "1.0",
         "bundle_kind": "staged_input",
@@ -265,14 +361,14 @@ def _document(job: StagingJob, parts: _Parts, outstanding: int) -> dict[str, Any
         "snapshot": {"version_id": job.version_id},
         "derived_from": [job.snapshot.as_dict()],
         "item_id_field": job.item_id_field,
-        "schema": {"fields": parts.fields},
+        "schema": {"fields": fields},
         "counts": {
             "items": rows + outstanding,
             "rows": rows,
-            **parts.statuses,
+            **statuses,
             "outstanding": outstanding,
         },
-        "parts": parts.entries,
+        "parts": parts,
     }
     if job.supersedes is not None:
         document["supersedes"] = job.supersedes.as_dict()
@@ -281,12 +377,11 @@ def _document(job: StagingJob, parts: _Parts, outstanding: int) -> dict[str, Any
             "action": "RESUBMIT_OUTSTANDING",
             "message": f"{outstanding} items have no prediction yet; predict and stage them.",
         }
-        document["attachments"] = [_bound_outstanding(parts)]
     return document
 
 
-def _bound_outstanding(parts: _Parts) -> dict[str, Any]:
-    path = parts._folder / OUTSTANDING_PATH
+def _bound_outstanding(folder: Path) -> dict[str, Any]:
+    path = folder / OUTSTANDING_PATH
     return {
         "path": OUTSTANDING_PATH,
         "bytes": path.stat().st_size,
