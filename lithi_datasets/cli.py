@@ -7,8 +7,11 @@ errors), 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -107,11 +110,28 @@ for command in (reconcile, outstanding, diff, conformance, schema):
 
 def main(arguments: Sequence[str] | None = None) -> Any:
     """The entry point; ends the process with the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this process
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         # A name in a bundle may hold a letter that the terminal's encoding lacks.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    try:
+        _run(arguments)
+    except OSError as error:
+        if isinstance(error, LithiError):
+            raise
+        # Nobody reads on, or the disk that is printed to is full; the rest of the text with it.
+        _end_output()
+        if not isinstance(error, BrokenPipeError):
+            with contextlib.suppress(OSError):
+                typer.echo(f"The output can't be written: {error}", err=True)
+        sys.exit(REFUSED)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     try:
         app(args=arguments, prog_name="lithi-datasets")
     except LithiError as error:
@@ -119,3 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             views.print_json(views.describe_error(error))
         typer.echo(f"{type(error).__name__}: {views.printable(str(error))}", err=True)
         sys.exit(REFUSED)
+    finally:
+        sys.stdout.flush()
+
+
+def _end_output() -> None:
+    """Let what is still buffered go nowhere: the interpreter would stumble on it at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -31,8 +31,7 @@ def outstanding(
     if as_json:
         views.print_json({"snapshot": bundle.snapshot.as_dict(), "outstanding": ids})
         return
-    for item in ids:
-        typer.echo(item)
+    views.print_lines(ids)
 
 
 def diff(

@@ -30,6 +30,7 @@ __all__ = [
     "describe_error",
     "describe_verified",
     "print_json",
+    "print_lines",
     "printable",
     "show_bundle",
     "show_demo",
@@ -43,6 +44,19 @@ SHOWN_ROWS = 20
 def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document, in ASCII; what JSON has no type for is printed as text."""
     sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines byte for byte, in UTF-8, for another program; to a terminal without controls."""
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None or sys.stdout.isatty():
+        for line in lines:
+            sys.stdout.write(printable(line) + "\n")
+        return
+    sys.stdout.flush()
+    for line in lines:
+        stream.write(line.encode() + b"\n")
+    stream.flush()
 
 
 def printable(text: str) -> str:

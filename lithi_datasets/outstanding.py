@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lithi_datasets.errors import RowCountMismatch, UsageError
+from lithi_datasets.errors import DuplicateItemId, RowCountMismatch, UsageError
 from lithi_datasets.ledger_index import IdBatch, IdIndex, build_index, id_keys
 from lithi_datasets.manifest import STATUSES
 
@@ -73,6 +73,19 @@ def _keys(batch: IdBatch, index: IdIndex) -> Any:
 _SEED = "0" * 64
 
 
+def _index(bundle: Bundle, batches: Callable[[], Iterator[IdBatch]]) -> IdIndex:
+    """The ids of a bundle, each of which has to be there once."""
+    try:
+        return build_index(batches, _SEED, rows=bundle.counts.rows)
+    except UsageError as error:
+        raise DuplicateItemId(
+            "Item ids stand more than once in the bundle.",
+            path=str(bundle.location),
+            expected="each item id once",
+            found=error.found,
+        ) from error
+
+
 def ids_without_row(result: Bundle, staged_input: Bundle) -> list[str]:
     """The ids of a staged input without a row in a result, in the order of the input.
 
@@ -80,19 +93,22 @@ def ids_without_row(result: Bundle, staged_input: Bundle) -> list[str]:
         RowCountMismatch: they are not as many as the result counts as outstanding.
         BundleError: a part breaks a rule.
     """
-    index = build_index(lambda: _ids(result), _SEED, rows=result.counts.rows)
+    index = _index(result, lambda: _ids(result))
     for batch in _ids(result):
         index.add(_keys(batch, index))
     found: list[str] = []
+    known = 0
     for batch in _ids(staged_input):
         lost = index.times(_keys(batch, index)) == 0
         found += batch.ids.filter(pa.array(lost)).to_pylist()
-    if len(found) != result.counts.outstanding:
+        known += len(lost) - int(np.count_nonzero(lost))
+    # As many ids of another job would do no less: those that have a row have to be there, too.
+    if len(found) != result.counts.outstanding or known != result.counts.rows:
         raise RowCountMismatch(
             "The staged input does not fit the result.",
             path=str(staged_input.location),
-            expected=f"{result.counts.outstanding} ids without a row",
-            found=f"{len(found)}",
+            expected=f"{result.counts.rows} ids with a row, {result.counts.outstanding} without",
+            found=f"{known} with, {len(found)} without",
             remedy="Pass the staged input that this very job ran over.",
         )
     return found
@@ -113,10 +129,7 @@ def diff_bundles(old: Bundle, new: Bundle) -> BundleDiff:
             expected=repr(old.item_id_field),
             found=repr(new.item_id_field),
         )
-    indexes = [
-        build_index(lambda one=one: _rows(one), _SEED, rows=one.counts.rows)  # type: ignore[misc]
-        for one in (old, new)
-    ]
+    indexes = [_index(old, lambda: _rows(old)), _index(new, lambda: _rows(new))]
     added: list[str] = []
     changed: list[tuple[str, str, str]] = []
     same = 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +39,42 @@ def test_outstanding_prints_ids_one_a_line(
     write_bundle(tmp_path / "i", table, kind="staged_input")
     code, out, _ = _call(capsys, "outstanding", tmp_path / "c", "--staged-input", tmp_path / "i")
     assert out.split() == ["item-000003", "item-000004"]
+
+
+def _run(*arguments: object, **process: Any) -> subprocess.CompletedProcess[bytes]:
+    script = "import sys; from lithi_datasets.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, **process)
+
+
+def test_outstanding_ids_reach_a_pipe_byte_for_byte(tmp_path: Path, make_table: MakeTable) -> None:
+    ids = ["é", "e\u0301", "\x1b[31m", "[red]", "\u2028", "  x ", "\t", "y" * 300]
+    write_bundle(tmp_path / "b", make_table(3), outstanding=ids, bind_outstanding=True)
+    poor = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "20"}
+    for env in (dict(os.environ), poor):
+        done = _run("outstanding", tmp_path / "b", env=env, stdout=subprocess.PIPE)
+        assert done.returncode == 0
+        assert done.stdout == "".join(f"{item}\n" for item in ids).encode()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("command", ["outstanding", "inspect", "schema"])
+def test_an_output_that_is_full_is_said_in_one_line(
+    command: str, tmp_path: Path, make_table: MakeTable
+) -> None:
+    write_bundle(tmp_path / "b", make_table(3), outstanding=["x"], bind_outstanding=True)
+    bundle = {"schema": [], "inspect": [tmp_path / "b", "--allow-partial"]}
+    with Path("/dev/full").open("wb") as full:
+        done = _run(command, *bundle.get(command, [tmp_path / "b"]), stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"The output can't be written")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_output_that_is_closed_is_no_crash(tmp_path: Path, make_table: MakeTable) -> None:
+    write_bundle(tmp_path / "b", make_table(3), outstanding=["x"], bind_outstanding=True)
+    done = _run("outstanding", tmp_path / "b", preexec_fn=lambda: os.close(1))
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_diff_shows_what_changed(

@@ -40,6 +40,27 @@ def test_outstanding_items_are_computed_from_the_staged_input(
         bundle.outstanding_items(tmp_path / "other")
 
 
+def test_a_staged_input_of_other_items_is_refused_though_their_number_fits(
+    tmp_path: Path, make_table: MakeTable
+) -> None:
+    write_bundle(tmp_path / "b", make_table(5), outstanding=3)
+    other = pa.table({"item_id": ["a", "b", "c"]})
+    for name, ids in (("i", other), ("j", pa.table({"item_id": ["item-000000", "a", "b", "c"]}))):
+        write_bundle(tmp_path / name, ids, kind="staged_input", version_id=name)
+        bundle = lithi.open_bundle(tmp_path / "b", allow_partial=True)
+        with pytest.raises(lithi.RowCountMismatch, match="does not fit"):
+            bundle.outstanding_items(tmp_path / name)
+
+
+def test_a_bundle_that_holds_an_item_twice_is_named_as_such(
+    tmp_path: Path, make_table: MakeTable
+) -> None:
+    write_bundle(tmp_path / "old", make_table(5))
+    write_bundle(tmp_path / "new", [make_table(5), make_table(1)])
+    with pytest.raises(lithi.DuplicateItemId, match="item-000000"):
+        diff_bundles(lithi.open_bundle(tmp_path / "old"), lithi.open_bundle(tmp_path / "new"))
+
+
 def test_a_complete_bundle_has_none(tmp_path: Path, make_table: MakeTable) -> None:
     write_bundle(tmp_path / "b", make_table(5))
     assert lithi.open_bundle(tmp_path / "b").outstanding_items() == []
