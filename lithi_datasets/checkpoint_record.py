@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -28,6 +29,15 @@ __all__ = [
 RECORD_NAME = "lithi-snapshot.json"
 RECORD_VERSION = 1
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_JSON = "Give extra= strings, finite numbers, booleans, None, lists and dicts."
+
+_DIFFERS = {
+    "split": "the split differs",
+    "statuses": "their statuses differ",
+    "rows": "their rows differ",
+    "view": "the view of them differs",
+}
 _REMEDIES = {
     "split": "Load the split that the checkpoint was trained on.",
     "statuses": "Load with the statuses= of the checkpoint.",
@@ -58,7 +68,7 @@ def snapshot_record(
         if given is not None:
             record[name] = _state_of(name, given, record["snapshot"])
     if extra is not None:
-        record["extra"] = dict(extra)
+        record["extra"] = _plain_extra(extra)
     _as_json(record)
     return record
 
@@ -93,7 +103,7 @@ def record_snapshot(
         StorageError: the file can't be written; an older one is as it was.
     """
     record = snapshot_record(ds, loader=loader, ledger=ledger, extra=extra)
-    path = Path(folder) / RECORD_NAME
+    path = _path_in(folder)
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,9 +141,9 @@ def check_snapshot(folder: str | os.PathLike[str], ds: Any) -> dict[str, Any]:
             number of rows, or another view was read; both values are shown.
         UsageError: the dataset is not of a bundle.
     """
-    path = Path(folder) / RECORD_NAME
+    path = _path_in(folder)
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes(), object_pairs_hook=_each_once)
     except FileNotFoundError as error:
         raise StateError(
             "The checkpoint does not say which bundle it was trained on.",
@@ -149,6 +159,24 @@ def check_snapshot(folder: str | os.PathLike[str], ds: Any) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         _refuse_broken(str(path), "JSON", str(error), error)
     return check_record(record, ds, path=str(path))
+
+
+def _path_in(folder: object) -> Path:
+    text = os.fspath(folder) if isinstance(folder, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "\0" in text or "://" in text:
+        raise UsageError(
+            "The folder of a checkpoint is a local one.",
+            expected="a path of this machine",
+            found=repr(folder),
+        )
+    return Path(text) / RECORD_NAME
+
+
+def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a name stands twice in an object")
+    return found
 
 
 def check_record(record: object, ds: Any, *, path: str) -> dict[str, Any]:
@@ -185,7 +213,7 @@ def check_record(record: object, ds: Any, *, path: str) -> dict[str, Any]:
             continue
         if found != expected:
             raise StateError(
-                f"The checkpoint was trained on other rows: their {name} differ.",
+                f"The checkpoint was trained on other rows: {_DIFFERS[name]}.",
                 path=path,
                 expected=json.dumps(expected),
                 found=json.dumps(found),
@@ -288,13 +316,34 @@ def _state_of(name: str, given: Any, snapshot: Mapping[str, str]) -> dict[str, A
     return dict(state)
 
 
+def _plain_extra(extra: object) -> dict[str, Any]:
+    """A mapping that JSON gives back as it is: a key that is no string would come back as one."""
+    inside: list[object] = [extra]
+    for value in inside:
+        if isinstance(value, Mapping):
+            inside += [*value, *value.values()]
+        elif isinstance(value, (list, tuple)):
+            inside += value
+    mappings = [value for value in inside if isinstance(value, Mapping)]
+    texts = [value for value in inside if isinstance(value, str)]
+    names = all(isinstance(name, str) for mapping in mappings for name in mapping)
+    if not isinstance(extra, Mapping) or not names or any(map(_SURROGATE.search, texts)):
+        raise UsageError(
+            "extra= is not what JSON can keep.",
+            expected="a dictionary of JSON with strings as keys, in Unicode",
+            found=repr(extra)[:200],
+            remedy=_JSON,
+        )
+    return dict(extra)
+
+
 def _as_json(record: Mapping[str, Any]) -> bytes:
     try:
         return f"{json.dumps(record, indent=2, allow_nan=False)}\n".encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"What is to be kept beside the checkpoint is not JSON: {error}",
-            remedy="Give extra= strings, finite numbers, booleans, None, lists and dicts.",
+            remedy=_JSON,
         ) from error
 
 

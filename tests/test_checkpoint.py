@@ -133,7 +133,7 @@ def test_other_rows_of_the_same_bundle_are_a_state_error(
     for first, second in ((whole, other), (other, whole)):
         record_snapshot(tmp_path, first)
         check_snapshot(tmp_path, first)
-        with pytest.raises(lithi.StateError, match=f"their {member} differ") as caught:
+        with pytest.raises(lithi.StateError, match=f"{member}.* differ") as caught:
             check_snapshot(tmp_path, second)
         assert not isinstance(caught.value, lithi.SnapshotMismatch)
         assert caught.value.expected != caught.value.found
@@ -201,3 +201,36 @@ def test_the_card_of_a_model_carries_the_snapshot(bundles: Folders) -> None:
     snapshot = lithi.snapshot_of(ds).as_dict()
     assert block == {**snapshot, "split": "train", "statuses": ["accepted"], "rows": 7}
     assert model_card_metadata(lithi.open_bundle(bundles[0]))["lithi_bundle"] == snapshot
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [float("nan"), object(), [1], "x", {1: 2}, {"a": {1: 2}}, {"a": "\ud800"}, {"a": [{2: 1}]}],
+    ids=lambda value: type(value).__name__,
+)
+def test_extra_that_json_does_not_give_back_is_refused(
+    bundles: Folders, tmp_path: Path, extra: Any
+) -> None:
+    with pytest.raises(lithi.UsageError):
+        record_snapshot(tmp_path, lithi.open_bundle(bundles[0]), extra=extra)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("folder", [None, 5, "a\0b", b"x", "memory://checkpoint"], ids=repr)
+def test_a_folder_that_is_no_local_one_is_a_usage_error(
+    bundles: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = lithi.open_bundle(bundles[0])
+    for call in (record_snapshot, check_snapshot):
+        with pytest.raises(lithi.UsageError, match="local"):
+            call(folder, bundle)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_record_that_says_a_thing_twice_is_broken(bundles: Folders, tmp_path: Path) -> None:
+    bundle = lithi.open_bundle(bundles[0])
+    path = record_snapshot(tmp_path, bundle)
+    path.write_text(path.read_text().replace("{", '{"snapshot": {},', 1))
+    with pytest.raises(lithi.StateError, match="broken"):
+        check_snapshot(tmp_path, bundle)

@@ -48,6 +48,15 @@ def with_trainer(old: str, new: str, out: str) -> dict[str, Any]:
     result["restored"] = run(old, first, restore_callback_states_from_checkpoint=True)
     result["other"] = run(new, first)
     result["other, restored"] = run(new, first, restore_callback_states_from_checkpoint=True)
+    record = Path(first) / "lithi-snapshot.json"
+    written = record.read_bytes()
+    record.write_bytes(written[:-9])
+    result["broken"] = run(old, first)
+    lithi.record_snapshot(first, _load(new))
+    result["swapped"] = run(old, first)
+    record.unlink()
+    result["no file"] = run(old, first)
+    record.write_bytes(written)
     run(old, plain=True)
     result["without"] = run(old, first)
     return result
@@ -58,13 +67,15 @@ def test_trainer_writes_on_every_save_and_refuses_to_resume_on_another_bundle(
 ) -> None:
     out = tmp_path / "out"
     (ran,) = run_ranks(with_trainer, tmp_path, 1, old=bundles[0], new=bundles[1], out=out)
-    for name in ("train", "record", "resume", "restored"):
+    # The state of the Trainer has the record as well, so a lost file is no loss.
+    for name in ("train", "record", "resume", "restored", "no file"):
         assert ran[name] == [], name
     assert ran["files"] == ["checkpoint-2", "checkpoint-4", "checkpoint-5"]
     for name in ("other", "other, restored"):
         assert ran[name][0] == "SnapshotMismatch"
         assert "res_ranks_1, which a newer manifest replaces" in ran[name][1]
-    assert ran["without"][0] == "StateError"
+    assert ran["swapped"][0] == "SnapshotMismatch"
+    assert ran["broken"][0] == ran["without"][0] == "StateError"
 
 
 def with_lightning(old: str, new: str, out: str) -> dict[str, Any]:
