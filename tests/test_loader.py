@@ -98,6 +98,33 @@ def test_every_rank_makes_the_same_number_of_steps(
     assert empty == 0 or batch_size == 1 or rows < world_size
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("batch_size", "world_size"), [(4, 3), (3, 4)])
+def test_a_last_step_with_fewer_rows_than_ranks_takes_some_from_the_one_before(
+    tmp_path: Path, batch_size: int, world_size: int, shuffle: bool
+) -> None:
+    sizes = (10, 1, 1, 10, 16)
+    tables = [result_table(n, sum(sizes[:i])) for i, n in enumerate(sizes)]
+    write_bundle(tmp_path / "b", tables)
+    ds = _load(tmp_path / "b")
+    whole = _ids(lithi.torch_loader(ds, 38, shuffle=shuffle, seed=1))
+    batches = [
+        [
+            batch["item_id"]
+            for batch in lithi.torch_loader(
+                ds, batch_size, rank=rank, world_size=world_size, shuffle=shuffle, seed=1
+            )
+        ]
+        for rank in range(world_size)
+    ]
+    steps = list(zip(*batches, strict=True))
+    # 38 rows in steps of 12 leave 2, fewer than the ranks: the step before gives up the rest.
+    assert [sum(map(len, step)) for step in steps] == [12, 12, 14 - world_size, world_size]
+    assert [len(batch) for batch in steps[-1]] == [1] * world_size
+    assert [item for step in steps for batch in step for item in batch] == whole
+    assert sorted(whole) == [f"item-{n:06d}" for n in range(38)]
+
+
 def test_drop_last_gives_full_batches_and_counts_the_rest(folder: Path) -> None:
     ds = _load(folder)
     for world_size in (1, 2, 3):

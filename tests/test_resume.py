@@ -160,6 +160,8 @@ def test_a_stream_state_needs_the_same_readers(folder: Path, member: str) -> Non
         {"epoch": 1.0},
         {"consumed": 38},
         {"consumed": None},
+        {"dropped": 38},
+        {"dropped": 1},
         {"done": [0]},
         {"done": ["a"]},
         {"done": [99]},

@@ -234,12 +234,12 @@ class MapLoader(Loader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue where all ranks saved at the same step, at any world size."""
         check_state(state_dict, self._identity(), supersedes=self.known.supersedes)
+        steps = self._steps
         epoch = taken(state_dict, "epoch", int, least=0)
-        consumed = taken(state_dict, "consumed", int, least=0)
-        if consumed > self._steps.rows:
-            check_state(state_dict, {"version": STATE_VERSION, "consumed": self._steps.rows})
-        dropped = taken(state_dict, "dropped", int, least=0)
-        self._steps.epoch, self._steps.consumed, self._steps.dropped = epoch, consumed, dropped
+        consumed = taken(state_dict, "consumed", int, least=0, most=steps.rows)
+        # What is dropped counts as consumed.
+        dropped = taken(state_dict, "dropped", int, least=0, most=consumed)
+        steps.epoch, steps.consumed, steps.dropped = epoch, consumed, dropped
 
 
 def torch_loader(

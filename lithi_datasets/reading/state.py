@@ -21,19 +21,24 @@ _REMEDIES = {
 }
 
 
-def taken(state: object, name: str, kind: type, *, least: int | None = None) -> Any:
+def taken(
+    state: object, name: str, kind: type, *, least: int | None = None, most: int | None = None
+) -> Any:
     """A member of a state.
 
     Raises:
-        StateError: it is absent, of another kind, or below `least`.
+        StateError: it is absent, of another kind, below `least` or above `most`.
     """
     value: Any = state.get(name) if isinstance(state, Mapping) else None
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-    if not fits or (least is not None and value < least):
+    if fits and least is not None:
+        fits = value >= least and (most is None or value <= most)
+    if not fits:
+        within = "" if least is None else f" of at least {least}"
         raise StateError(
             f"This is not the state of a loader: {name} is broken.",
             path=name,
-            expected=kind.__name__ if least is None else f"{kind.__name__} of at least {least}",
+            expected=kind.__name__ + (within if most is None else f"{within} and at most {most}"),
             found=repr(value)[:200] if isinstance(state, Mapping) else type(state).__name__,
             remedy="Pass what state_dict() returned, or what json.loads made of it.",
         )
