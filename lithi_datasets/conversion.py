@@ -131,6 +131,8 @@ def _convert(
         ) from None
     except ValueRefused as refused:
         raise _value_mismatch(refused, path, first_row) from None
+    except MemoryError:
+        raise
     except (pa.ArrowException, IndexError, ValueError) as error:
         raise PartDecodeError(
             f"the part holds a batch that is not valid Arrow data: {error}", path=path

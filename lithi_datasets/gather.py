@@ -29,6 +29,7 @@ __all__ = [
     "nulls",
     "offset_type",
     "raw",
+    "row_bytes",
     "spans",
     "validity",
 ]
@@ -77,6 +78,18 @@ def raw(array: pa.Array, dtype: npt.DTypeLike, extra: int = 0) -> npt.NDArray[np
         # Arrow leaves out the buffers of an empty array.
         return np.zeros(count, dtype=item)
     return np.frombuffer(data, dtype=item, count=count, offset=array.offset * item.itemsize)
+
+
+def row_bytes(kind: pa.DataType) -> int:
+    """Bytes that one value of a declared type takes by its type alone, null or not."""
+    if pa.types.is_fixed_size_list(kind):
+        # Where there are nulls, a slot needs an index as well while the list is made.
+        return int(kind.list_size) * (8 + row_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return 1 + sum(row_bytes(field.type) for field in kind)
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
+        return max(1, int(kind.bit_width) // 8)
+    return 8
 
 
 def nulls(array: pa.Array) -> Mask | None:

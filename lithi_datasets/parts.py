@@ -35,6 +35,7 @@ from lithi_datasets.errors import (
     StorageError,
 )
 from lithi_datasets.formats import ReadRequest, reader_for
+from lithi_datasets.formats.memory import beyond_memory
 from lithi_datasets.manifest import STATUSES, Attachment, Part
 
 if TYPE_CHECKING:
@@ -243,6 +244,15 @@ def _decode(
         compression=part.compression,
         batch_rows=batch_rows,
     )
+    try:
+        yield from _checked(source, part, rules, request)
+    except MemoryError as error:
+        raise beyond_memory(part.path) from error
+
+
+def _checked(
+    source: PrivateBytes, part: Part, rules: PartRules, request: ReadRequest
+) -> Iterator[pa.RecordBatch]:
     checker = RowChecker(rules.fields, rules.item_id_field, part.path)
     for batch in reader_for(part.format)(source, request):
         checked = checker.check(batch)

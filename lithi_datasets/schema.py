@@ -77,7 +77,8 @@ def features(fields: Iterable[Field]) -> Features:
 
     Raises:
         UsageError: the installed `datasets` has no feature for a field, named by its dotted path:
-            before 4.0 for a fixed-size list of structs, and for a list of structs called `_type`.
+            before 4.0 for a fixed-size list of structs, and for a list of structs called `_type`;
+            on any version for a field with a NUL in its name.
     """
     import datasets
 
@@ -155,6 +156,9 @@ def _primitive(name: str) -> pa.DataType:
 def _feature_of(field: Field, at: str) -> Any:
     import datasets
 
+    if "\0" in field.name:
+        # pyarrow hands a schema on by C strings: `datasets` would end the name there, in silence.
+        raise _no_feature(at, "a field with a NUL in its name", remedy="Rename the field.")
     if field.class_names is not None:
         return datasets.ClassLabel(names=list(field.class_names))
     feature = _feature(field.type, at)
@@ -184,13 +188,15 @@ def _feature(type: Type, at: str) -> Any:
     return [item]
 
 
-def _no_feature(at: str, what: str) -> UsageError:
+def _no_feature(
+    at: str, what: str, *, remedy: str = "Read this bundle with datasets 4.0 or newer."
+) -> UsageError:
     import datasets
 
     return UsageError(
         f"datasets {datasets.__version__} has no feature for {what}",
         path=at,
-        remedy="Read this bundle with datasets 4.0 or newer.",
+        remedy=remedy,
     )
 
 

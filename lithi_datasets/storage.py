@@ -284,6 +284,8 @@ class Location:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 raise _not_a_file(where, "a socket") from self._cause(error)
+            if error.errno == errno.ELOOP:
+                raise _not_a_file(where, "links that lead in a circle") from self._cause(error)
             raise self._failed(where, error) from self._cause(error)
         except Exception as error:  # noqa: BLE001
             # fsspec's implementations raise whatever their libraries raise; none of it is a bug

@@ -235,6 +235,12 @@ def test_the_wrong_number_of_cells_is_refused(text: bytes, line: int, found: obj
     assert (caught.value.expected, caught.value.found) == (2, found)
 
 
+@pytest.mark.parametrize("text", [b"n,s\n1,a\n\r", b"n,s\r\n1,a\r\n\r", b"n,s\n\r"])
+def test_a_cr_alone_is_no_empty_last_line(text: bytes) -> None:
+    with pytest.raises(PartDecodeError, match="CR outside quotes"):
+        table("csv", text, TWO)
+
+
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_an_empty_line_is_a_null_in_a_table_of_one_column(end: bytes) -> None:
     text = end.join([b"a", b"", b"1", b"", b"2", b"", b""])

@@ -195,7 +195,7 @@ def test_a_bound_link_is_followed_and_what_it_ends_at_must_be_a_file(
     path.rename(tmp_path / "blob")
     path.symlink_to(tmp_path / "blob")
     assert lithi.open_bundle(tmp_path / "b").verify().rows == 5
-    for target in ("/dev/zero", str(tmp_path), str(tmp_path / "nowhere")):
+    for target in ("/dev/zero", str(tmp_path), str(tmp_path / "nowhere"), str(path)):
         path.unlink()
         path.symlink_to(target)
         with pytest.raises(lithi.FileMissing):

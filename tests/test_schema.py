@@ -11,6 +11,7 @@ import datasets
 import pyarrow as pa
 import pytest
 
+import lithi_datasets as lithi
 from lithi_datasets.errors import UsageError
 from lithi_datasets.schema import (
     arrow_type,
@@ -20,6 +21,7 @@ from lithi_datasets.schema import (
     manifest_type,
     output_schema,
 )
+from lithi_datasets.testing import write_bundle
 from lithi_datasets.types import Field
 
 if TYPE_CHECKING:
@@ -239,6 +241,30 @@ def test_a_list_of_structs_called_type_is_refused_before_datasets_4() -> None:
         with pytest.raises(UsageError, match="_type") as caught:
             features(fields)
         assert caught.value.path == path
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0b", "a\0"])
+def test_a_nul_in_a_name_is_refused_by_name_and_not_cut_there(
+    name: str, tmp_path: Path, cache_dir: Path
+) -> None:
+    ids = pa.array(["a", "b"])
+    columns = {
+        name: pa.table({"item_id": ids, name: [1, 2]}),
+        f"x[].{name}": pa.table({"item_id": ids, "x": [[{name: 1}], None]}),
+    }
+    for number, (path, table) in enumerate(columns.items()):
+        folder = tmp_path / str(number)
+        write_bundle(folder, table, kind="staged_input")
+        bundle = lithi.open_bundle(folder)
+        assert bundle.verify().rows == 2
+        for streaming in (False, True):
+            with pytest.raises(UsageError, match="NUL in its name") as caught:
+                lithi.load(folder, streaming=streaming, cache_dir=cache_dir)
+            assert caught.value.path == path
+        with pytest.raises(UsageError, match="NUL in its name") as caught:
+            datasets.load_dataset("lithi_bundle", data_dir=str(folder), cache_dir=str(cache_dir))
+        assert caught.value.path == path
+    assert not list(cache_dir.rglob("*.arrow"))
 
 
 def test_two_thousand_columns_take_no_time() -> None:

@@ -74,7 +74,7 @@ def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
                 found=str(field.type),
             )
     batches = _batches(source, request)
-    return delivered(batches, batch_rows=request.batch_rows, path=request.path)
+    return delivered(batches, batch_rows=request.batch_rows)
 
 
 def _batches(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -107,7 +107,7 @@ def _without_empty_last_line(block: Block) -> Block:
     if not block.last or not len(block.ends):
         return block
     start = int(block.ends[-2]) if len(block.ends) > 1 else 0
-    if block.text[start:].rstrip(b"\n") not in (b"", b"\r"):
+    if block.text[start:] not in (b"\n", b"\r\n"):
         return block
     return replace(block, text=block.text[:start], ends=block.ends[:-1])
 

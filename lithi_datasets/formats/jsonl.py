@@ -21,6 +21,7 @@ import pyarrow.json
 import pyarrow.types as patypes
 
 from lithi_datasets.formats.compression import text_chunks
+from lithi_datasets.formats.memory import check_room, element_bytes, holds_fixed_lists
 from lithi_datasets.formats.text import ValueProblem, mismatch, shown, text_parser
 from lithi_datasets.formats.text_blocks import (
     Block,
@@ -34,6 +35,7 @@ from lithi_datasets.formats.text_blocks import (
     without_bom,
 )
 from lithi_datasets.formats.text_columns import Unsure, build, from_json, json_schema
+from lithi_datasets.gather import row_bytes
 
 if TYPE_CHECKING:
     from lithi_datasets.formats import PartSource, ReadRequest
@@ -51,7 +53,7 @@ def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         SchemaMismatch: a value, or a key, is not what the manifest declares.
     """
     batches = _batches(source, request)
-    return delivered(batches, batch_rows=request.batch_rows, path=request.path)
+    return delivered(batches, batch_rows=request.batch_rows)
 
 
 def _batches(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -93,10 +95,17 @@ class _Lines:
             unexpected_field_behavior="error",
         )
         self._names = declared.names
+        self._row_bytes = sum(map(row_bytes, declared.types))
+        wide = filter(holds_fixed_lists, declared.types)
+        self._null_bytes = max(map(element_bytes, wide), default=0)
         self._parse = _struct_parser(pa.struct(list(declared)))
 
     def batch(self, block: Block) -> pa.RecordBatch:
         """The rows of a block."""
+        needed = len(block.ends) * self._row_bytes
+        if self._null_bytes:
+            needed += block.text.count(b"null") * self._null_bytes
+        check_room(needed, self._path)
         try:
             return self._read_fast(block)
         except (Unsure, pa.ArrowException):

@@ -28,7 +28,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as patypes
 
 from lithi_datasets.errors import SchemaMismatch
+from lithi_datasets.formats.memory import check_room, element_bytes, holds_fixed_lists
 from lithi_datasets.formats.physical import BATCH_BYTES, declared_batches, decoding
+from lithi_datasets.gather import row_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,10 +53,10 @@ def read(source: PartSource, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     with decoding(request.path):
         file = _open(source)
         bare = None
-        if _ARROW_MAJOR < 26 and any(map(_holds_fixed_lists, file.schema_arrow.types)):
+        if _ARROW_MAJOR < 26 and any(map(holds_fixed_lists, file.schema_arrow.types)):
             # Older readers refuse null rows of an embedded fixed-size list (apache/arrow#35692).
             bare = _bare_metadata(source)
-        rows = _batch_rows(file.metadata, request.batch_rows)
+        rows = _batch_rows(file, request)
         units = ("ns", "us", "s") if _has_int96(file) else ("ns",)
         readings = [
             _open(source, unit, bare or file.metadata).iter_batches(rows, use_threads=False)
@@ -80,23 +82,26 @@ def _open(
     )
 
 
-def _batch_rows(metadata: pq.FileMetaData, most: int) -> int:
-    """At most so many rows that a batch has about `BATCH_BYTES`, by what the row groups say."""
-    wanted = most
+def _batch_rows(file: pq.ParquetFile, request: ReadRequest) -> int:
+    """At most so many rows that a batch has about `BATCH_BYTES`, by what the row groups say.
+
+    Raises:
+        PartDecodeError: a row, by its own types alone, is more than this machine holds.
+    """
+    metadata, wanted = file.metadata, request.batch_rows
+    wide = [kind for kind in file.schema_arrow.types if holds_fixed_lists(kind)]
+    row, element = sum(map(row_bytes, wide)), sum(map(element_bytes, wide))
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        if group.num_rows > 0 and group.total_byte_size > 0:
-            wanted = min(wanted, BATCH_BYTES * group.num_rows // group.total_byte_size)
+        columns = range(group.num_columns if element else 0)
+        values = max((group.column(column).num_values for column in columns), default=0)
+        # What the rows take by their types does not show in the file where they are null.
+        typed = row * group.num_rows + element * values
+        if group.num_rows > 0 and max(typed, group.total_byte_size) > 0:
+            check_room(typed // group.num_rows, request.path)
+            largest = max(typed, group.total_byte_size)
+            wanted = min(wanted, BATCH_BYTES * group.num_rows // largest)
     return max(1, wanted)
-
-
-def _holds_fixed_lists(type: pa.DataType) -> bool:
-    if patypes.is_fixed_size_list(type):
-        return True
-    nested = patypes.is_nested(type)
-    return nested and any(
-        _holds_fixed_lists(type.field(index).type) for index in range(type.num_fields)
-    )
 
 
 def _bare_metadata(source: PartSource) -> pq.FileMetaData:

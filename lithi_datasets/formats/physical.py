@@ -19,6 +19,7 @@ import pyarrow.types as patypes
 
 from lithi_datasets.conversion import convert_batch, convert_batches
 from lithi_datasets.errors import LithiError, PartDecodeError
+from lithi_datasets.formats.memory import check_room, typed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ def declared_batches(
                 return
             _validate(batch)
         for start in range(0, batch.num_rows, request.batch_rows):
-            for piece in _cut(batch.slice(start, request.batch_rows)):
+            for piece in _cut(batch.slice(start, request.batch_rows), request):
                 yield from convert_batches(
                     piece, request.declared, path=request.path, first_row=first_row
                 )
@@ -175,14 +176,22 @@ def _plain_type(type: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of about `BATCH_BYTES`, or the batch itself, which is the usual case."""
-    if batch.num_rows < 2 or sum(map(_decoded_bytes, batch.columns)) <= BATCH_BYTES:
-        yield batch
+def _cut(batch: pa.RecordBatch, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of about `BATCH_BYTES`, or the batch itself, which is the usual case.
+
+    Raises:
+        PartDecodeError: one row alone is more than this machine holds.
+    """
+    declared = request.declared
+    typed = typed_bytes([batch.column(name) for name in declared.names], declared.types)
+    if batch.num_rows < 2:
+        check_room(typed, request.path)
+    elif max(typed, sum(map(_decoded_bytes, batch.columns))) > BATCH_BYTES:
+        half = batch.num_rows // 2
+        yield from _cut(batch.slice(0, half), request)
+        yield from _cut(batch.slice(half), request)
         return
-    half = batch.num_rows // 2
-    yield from _cut(batch.slice(0, half))
-    yield from _cut(batch.slice(half))
+    yield batch
 
 
 def _decoded_bytes(array: pa.Array) -> int:

@@ -16,9 +16,10 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as patypes
 
 from lithi_datasets.errors import BundleError, PartDecodeError
+from lithi_datasets.formats.memory import element_bytes
+from lithi_datasets.gather import row_bytes
 
 __all__ = [
     "LIMITS",
@@ -105,9 +106,9 @@ class Block:
 
 def plan(declared: pa.Schema, batch_rows: int, limits: TextLimits = LIMITS) -> Plan:
     """The bounds that keep what is decoded at once within the limits."""
-    row = sum(_row_bytes(field.type) for field in declared)
+    row = sum(row_bytes(field.type) for field in declared)
     # The shortest text of a list element is two bytes ("1,"), whatever the element takes.
-    element = max([1, *(_element_bytes(field.type) for field in declared)])
+    element = max([1, *(element_bytes(field.type) for field in declared)])
     return Plan(
         rows=max(
             1, min(max(batch_rows, _PARSED_ROWS), _MOST_ROWS, limits.batch_arrow_bytes // row)
@@ -115,29 +116,6 @@ def plan(declared: pa.Schema, batch_rows: int, limits: TextLimits = LIMITS) -> P
         text_bytes=max(1, min(limits.batch_text_bytes, 2 * limits.batch_arrow_bytes // element)),
         record_bytes=limits.record_bytes,
     )
-
-
-def _row_bytes(type: pa.DataType) -> int:
-    """Bytes that one value takes by its type alone, null or not."""
-    if patypes.is_fixed_size_list(type):
-        # Where there are nulls, a slot needs an index as well while the list is made.
-        return int(type.list_size) * (8 + _row_bytes(type.value_type))
-    if patypes.is_struct(type):
-        return 1 + sum(_row_bytes(field.type) for field in type)
-    if patypes.is_primitive(type) or patypes.is_decimal(type):
-        return max(1, int(type.bit_width) // 8)
-    return 8
-
-
-def _element_bytes(type: pa.DataType) -> int:
-    """Bytes of the widest element of a list of any length in the type, 0 without such a list."""
-    if patypes.is_list(type) or patypes.is_large_list(type):
-        return max(_row_bytes(type.value_type), _element_bytes(type.value_type))
-    if patypes.is_fixed_size_list(type):
-        return _element_bytes(type.value_type)
-    if patypes.is_struct(type):
-        return max(_element_bytes(field.type) for field in type)
-    return 0
 
 
 def without_bom(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -411,21 +389,8 @@ def _in_order(
         raise failure
 
 
-def delivered(
-    batches: Iterator[pa.RecordBatch], *, batch_rows: int, path: str
-) -> Iterator[pa.RecordBatch]:
-    """Yield the batches in slices of at most `batch_rows` rows, none of them empty.
-
-    Raises:
-        PartDecodeError: one record alone is too much for this machine's memory.
-    """
-    try:
-        for batch in batches:
-            for start in range(0, batch.num_rows, batch_rows):
-                yield batch.slice(start, batch_rows)
-    except MemoryError as error:
-        raise PartDecodeError(
-            "A part has a record that does not fit into this machine's memory once decoded.",
-            path=path,
-            remedy="Read it where there is more memory, or ask its writer for shorter records.",
-        ) from error
+def delivered(batches: Iterator[pa.RecordBatch], *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches in slices of at most `batch_rows` rows, none of them empty."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, batch_rows):
+            yield batch.slice(start, batch_rows)
