@@ -30,8 +30,13 @@ page says. What the level does not claim: {not_claimed}.
 `lithi-datasets conformance` runs every cell on your own versions and prints it; `--json` prints a
 document. Each cell is also a test of the project. It writes a table of hard values without the
 package's readers, reads it through the one verified reader, and compares type and values, and the
-`datasets` feature. Parquet and Arrow are written by pyarrow from the table; JSON lines and CSV are
-texts that were written by hand.
+`datasets` feature. Parquet and Arrow are written by pyarrow from the table, and once more by
+Polars, DuckDB and fastparquet, each for the types that it has; JSON lines and CSV are texts that
+were written by hand.
+
+The exact values are those of `lithi.load` and of `with_format("arrow")`. `with_format(None)` is the
+format of `datasets` with Python's own values, which are coarser: `time64[ns]` is cut to
+microseconds, and a duration beyond Python's is an `OverflowError`.
 
 ## Types
 
