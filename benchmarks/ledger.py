@@ -2,13 +2,14 @@
 
     python benchmarks/ledger.py [rows]
 
-A row has an id, a text, 64 floats, a label, a status and a confidence, about 340 bytes. The loader
-is `torch_loader` in this process, in the rows' order (its fastest way) and shuffled. In one loop
-each batch is timed twice: until the loader gave it, and until the ledger took it. Of each batch,
-and of what is done once, the best of the runs counts, so that other work on the machine falls out.
+The rows are those of `benchmarks/reading.py` with a status: 64 floats, an id, three strings, two
+numbers. The loader is `torch_loader` in this process, in the rows' order (its fastest way) and
+shuffled. In one loop each batch is timed twice: until the loader gave it, and until the ledger took
+it. Of each batch, and of what is done once, the best of the runs counts, so that other work on the
+machine falls out.
 
-*epoch* is that loop and reconciling; *first* also what is done only once, before or after the first
-epoch: shuffled, an index of all ids; in order, counting the statuses.
+An epoch of the ledger ends with reconciling. *first* is that with a new ledger, which has more to
+do once: shuffled, an index of all ids; in order, counting the statuses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +35,27 @@ from lithi_datasets.reading.loader import torch_loader
 from lithi_datasets.testing import write_bundle
 
 ROWS = 400_000
-RUNS = 7
+RUNS = 6
 BATCH = 256
 PARTS = 4
 LIMIT = 0.05
-STATUSES = np.array(["accepted", "accepted", "failed", "abstained"])
+STATUSES = ("accepted", "accepted", "failed", "abstained")
 
 
 def table(first: int, rows: int) -> pa.Table:
-    numbers = np.arange(first, first + rows)
-    floats = np.random.default_rng(first).random(rows * 64, dtype=np.float32)
+    numbers = range(first, first + rows)
+    random = np.random.default_rng(first)
+    floats = random.random(rows * 64, dtype=np.float32)
     return pa.table(
         {
-            "item_id": pa.array([f"item-{number:08d}" for number in numbers]),
-            "text": pa.array([f"some text of usual length, {number}" for number in numbers]),
+            "item_id": pa.array([f"item-{n:08d}" for n in numbers]),
             "embedding": pa.FixedSizeListArray.from_arrays(pa.array(floats), 64),
-            "label": pa.array(numbers % 7),
-            "lithi_status": pa.array(STATUSES[numbers % len(STATUSES)].tolist()),
-            "lithi_confidence": pa.array((numbers % 10) / 10),
+            "s1": pa.array([f"a sentence with the number {n % 997} in it" for n in numbers]),
+            "s2": pa.array([f"tag-{n % 13}" for n in numbers]),
+            "s3": pa.array([f"https://example.org/{n}" for n in numbers]),
+            "x": pa.array(random.random(rows)),
+            "n": pa.array(random.integers(0, 1000, rows)),
+            "lithi_status": pa.array([STATUSES[n % len(STATUSES)] for n in numbers]),
         }
     )
 
@@ -71,34 +76,24 @@ def epoch(ledger: Ledger, loader: Any) -> tuple[list[float], list[float]]:
         loading.append(loaded - begin)
 
 
-def timed(run: Any) -> float:
+def timed(run: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
 
 
 def measure(ds: Any, *, shuffle: bool) -> dict[str, float]:
-    """Seconds of the loader, and of the ledger: each epoch, and once."""
-    loading, counting, reconciling, once = [], [], [], []
+    """Seconds of an epoch: of the loader, of the ledger in the first one and in later ones."""
+    each: dict[str, list[list[float]]] = {"loader": [], "first": [], "later": []}
     for _ in range(RUNS):
         ledger = Ledger(ds)
-        if shuffle:
-            ledger.observe({ledger._known.item_id_field: ["no row's"]})
-        before = timed(ledger._counted)  # an id that is nowhere makes the index
-        ledger.reset()
-        of_loader, of_ledger = epoch(ledger, torch_loader(ds, BATCH, shuffle=shuffle, seed=1))
-        loading.append(of_loader)
-        counting.append(of_ledger)
-        after = timed(ledger.reconcile)
-        again = timed(ledger.reconcile)
-        reconciling.append(again)
-        once.append(before + after - again)
-    each = float(np.min(counting, axis=0).sum()) + min(reconciling)
-    return {
-        "loader": float(np.min(loading, axis=0).sum()),
-        "epoch": each,
-        "first": each + min(once),
-    }
+        for name in ("first", "later"):
+            loading, counting = epoch(ledger, torch_loader(ds, BATCH, shuffle=shuffle, seed=1))
+            counting.append(timed(ledger.reconcile))
+            each["loader"].append(loading)
+            each[name].append(counting)
+            ledger.reset()
+    return {name: float(np.min(times, axis=0).sum()) for name, times in each.items()}
 
 
 def main() -> int:
@@ -118,14 +113,14 @@ def main() -> int:
         )
         for shuffle in (False, True):
             best = measure(ds, shuffle=shuffle)
-            shares = {name: best[name] / best["loader"] for name in ("epoch", "first")}
-            worst = max(worst, shares["epoch"])
+            shares = {name: best[name] / best["loader"] for name in ("first", "later")}
+            worst = max(worst, shares["later"])
             print(f"{'shuffled' if shuffle else 'in order':9}", end="")
             print(f" loader {best['loader'] / rows * 1e9:6.0f} ns a row", end="")
             for name, share in shares.items():
                 print(f"   {name} {best[name] / rows * 1e9:5.0f} ns a row: {share:6.2%}", end="")
             print()
-    print(f"the largest share of an epoch is {worst:.2%}; the limit is {LIMIT:.0%}")
+    print(f"the largest share of a later epoch is {worst:.2%}; the limit is {LIMIT:.0%}")
     return 0 if worst <= LIMIT else 1
 
 

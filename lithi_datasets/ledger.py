@@ -7,7 +7,7 @@
 
 A ledger takes down the item ids of each batch and looks at nothing else, so any loader will do
 whose batches carry the id column. It keeps 12 bytes for each row of its dataset and no ids, but for
-the last few thousand: those are hashed and counted together.
+the last few: those wait to be counted together.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from typing import Any
 from lithi_datasets.errors import LithiError, StateError, UsageError
 from lithi_datasets.ledger_account import Account, first_named
 from lithi_datasets.ledger_drops import dropped_rows
+from lithi_datasets.ledger_ids import ids_of
+from lithi_datasets.ledger_lines import Lines
 from lithi_datasets.ledger_report import Expected, Faults, Reconciliation, problems, reconciled
-from lithi_datasets.ledger_source import IdSource, source_of
+from lithi_datasets.ledger_source import IdSource, rows_loaded, source_of
 from lithi_datasets.ledger_state import Holding, check_index, check_scope
-from lithi_datasets.ledger_watch import Watched, ids_of, refuse_worker
+from lithi_datasets.ledger_watch import Watched, refuse_worker
 from lithi_datasets.provenance import Provenance, provenance_of
 
 __all__ = ["Ledger", "Reconciliation", "Watched"]
 
-FLUSH_IDS = 2**16
-"""Ids that are counted together."""
+FLUSH_BYTES = 2**21
+"""So much text of ids is counted together: the more, the less it costs."""
 
 _LOOK_AROUND = 16
 
@@ -63,26 +65,36 @@ class Ledger:
         known = provenance_of(ds)
         source = source_of(ds, known, subset=subset)
         split = getattr(ds, "split", None)
-        self._begin(known, None if split is None else str(split), source, subset=subset)
+        name = None if split is None else str(split)
+        self._begin(known, name, source, subset=subset, held=rows_loaded(ds, name))
 
     @classmethod
-    def of_rows(cls, known: Provenance, split: str | None, source: IdSource) -> Ledger:
+    def of_rows(
+        cls, known: Provenance, split: str | None, source: IdSource, *, held: int | None = None
+    ) -> Ledger:
         """A ledger of rows that are not a dataset, such as parts of a bundle.
 
         Args:
             known: the bundle, and the statuses that are kept.
             split: as `datasets` names it.
             source: the rows.
+            held: rows of these statuses in the split; None where the rows are all of them.
         """
         ledger = cls.__new__(cls)
-        ledger._begin(known, split, source, subset=False)
+        ledger._begin(known, split, source, subset=False, held=held)
         return ledger
 
     def _begin(
-        self, known: Provenance, split: str | None, source: IdSource, *, subset: bool
+        self,
+        known: Provenance,
+        split: str | None,
+        source: IdSource,
+        *,
+        subset: bool,
+        held: int | None,
     ) -> None:
-        self._known, self._split, self._subset = known, split, subset
-        self._kind = type(source).__name__
+        self._known, self._split, self._subset, self._held = known, split, subset, held
+        self._kind, self._field = type(source).__name__, known.item_id_field
         self._account = Account(known.content_sha256, source)
         self._born = (os.getpid(), uuid.uuid4().hex)
         self.reset()
@@ -100,13 +112,16 @@ class Ledger:
 
     def reset(self) -> None:
         """Begin the next epoch: nothing was read, nothing dropped, no other ledger joined."""
-        self._texts: list[bytes] = []
-        self._sizes: list[int] = []
-        self._waiting = 0
+        self._forget()
         self._dropped: dict[str, int] = {}
         self._named: Faults | None = None
         self._joined = False
         self._account.clear()
+
+    def _forget(self) -> None:
+        self._texts: list[bytes] = []
+        self._sizes: list[int] = []
+        self._waiting = 0
 
     def watch(self, loader: Any) -> Watched:
         """The batches of a loader, counted as they come; its length and attributes are kept.
@@ -131,16 +146,21 @@ class Ledger:
             UsageError: it has no ids, they are no strings, or this is a worker of a DataLoader,
                 whose counts would be lost with it.
         """
-        if len(self._texts) % _LOOK_AROUND == 0:
+        if not len(self._sizes) % _LOOK_AROUND:
             refuse_worker()
-        text, count, lone = ids_of(batch, self._known.item_id_field)
-        if lone:
+        try:
+            ids = batch[self._field]
+            if type(ids) is not list:
+                raise TypeError
+            text, count = "\n".join(ids).encode(), len(ids)
+        except (LookupError, TypeError, ValueError):
+            text, count, lone = ids_of(batch, self._field)
             self._account.note_foreign(lone, len(lone))
         if count:
             self._texts.append(text)
             self._sizes.append(count)
-            self._waiting += count
-            if self._waiting >= FLUSH_IDS:
+            self._waiting += len(text)
+            if self._waiting >= FLUSH_BYTES:
                 self._counted()
 
     def account_dropped(self, loader: Any) -> None:
@@ -155,18 +175,19 @@ class Ledger:
 
     def _counted(self) -> Account:
         """The account, with no ids waiting."""
-        if self._texts:
-            texts, sizes = self._texts, self._sizes
-            self._texts, self._sizes, self._waiting = [], [], 0
-            self._account.count(texts, sizes)
+        if self._sizes:
+            lines = Lines(self._texts, self._sizes)
+            self._forget()
+            self._account.count(lines)
         return self._account
 
     def reconcile(self) -> Reconciliation:
         """Compare what was read with what the manifest counts.
 
-        Compared are rows, and rows by status unless the manifest does not give them: it may not for
-        one of several splits. Of a slice such as `train[:10%]` only the dataset itself can be the
-        measure. Each row has to be read once, but for as many as `drop_last` left out.
+        Compared are rows, and rows by status. For one of several splits the manifest may not give
+        the statuses; then rows are compared, with `statuses=` as many as were loaded, but of the
+        share that a rank has of a stream. Of a slice such as `train[:10%]` only the dataset itself
+        can be the measure. Each row has to be read once, but for as many as `drop_last` left out.
 
         Returns:
             `rows`, `accepted`, `failed`, `abstained` (read), `dropped`, `excluded`.
@@ -177,7 +198,10 @@ class Ledger:
         """
         account = self._counted()
         tally = account.tally()
-        expected = Expected.of(self._known, self._split, sum(tally.expected))
+        held = self._held
+        if held is None and self._kind == "PartRows" and self._known.node is None:
+            held = sum(tally.expected)  # all parts were read
+        expected = Expected.of(self._known, self._split, held)
         dropped = sum(self._dropped.values())
         wrong = problems(tally, expected, dropped, account.foreign_total, subset=self._subset)
         faults = (self._named or account.named()) if wrong else Faults()
@@ -302,12 +326,12 @@ class Ledger:
         """
         attempt: int | None = None  # at first as they are: perhaps all count by row alike
         while True:
-            failed: LithiError | None = None
+            failed: Exception | None = None
             head: _Head | str
             try:
                 head = self._head(attempt)
-            except LithiError as error:
-                failed, head = error, f"{type(error).__name__}: {error.problem}"
+            except (LithiError, OSError, ValueError, MemoryError) as error:
+                failed, head = error, f"{type(error).__name__}: {getattr(error, 'problem', error)}"
             heads = exchange(head)
             if failed is not None:
                 raise failed
@@ -361,7 +385,7 @@ class Ledger:
         held = Holding.of_state(state_dict)
         check_scope(held.scope, self._scope, "The state")
         self._account.restore(held)
-        self._texts, self._sizes, self._waiting = [], [], 0
+        self._forget()
         self._dropped = dict(held.dropped)
         self._named, self._joined = None, False
         self._born = (os.getpid(), _token_of(state_dict))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from lithi_datasets.errors import DuplicateItemId, UsageError
 from lithi_datasets.ledger_index import (
     IdBatch,
     IdIndex,
@@ -20,16 +22,12 @@ from lithi_datasets.ledger_index import (
     build_index,
     first_rows,
     id_keys,
-    line_keys,
 )
+from lithi_datasets.ledger_lines import Lines
 from lithi_datasets.ledger_report import NAMED, Faults
 from lithi_datasets.ledger_runs import RowRuns
-from lithi_datasets.ledger_source import IdSource, MapRows
+from lithi_datasets.ledger_source import IdSource, MapRows, PartRows
 from lithi_datasets.ledger_state import Holding, check_index
-from lithi_datasets.ledger_watch import refuse_garbled
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Account", "first_named"]
 
@@ -86,8 +84,25 @@ class Account:
         return self._index
 
     def _new_index(self, attempt: int) -> IdIndex:
+        """An index in which nothing is counted.
+
+        Raises:
+            UsageError: an id stands more than once in the dataset.
+            DuplicateItemId: one does in the bundle; a stream does not look at all parts together.
+        """
         own = self._own
-        return build_index(own.batches, self._content_sha256, rows=own.most_rows, attempt=attempt)
+        try:
+            return build_index(
+                own.batches, self._content_sha256, rows=own.most_rows, attempt=attempt
+            )
+        except UsageError as error:
+            if isinstance(own, PartRows) and error.path is None:
+                raise DuplicateItemId(
+                    "Item ids stand more than once in the bundle.",
+                    expected="each item id once over the whole bundle",
+                    found=error.found,
+                ) from error
+            raise
 
     def _keys(self, ids: pa.Array, index: IdIndex) -> Keys:
         return id_keys(ids, self._content_sha256, index.attempt)
@@ -113,33 +128,29 @@ class Account:
         """How many rows there are, and how many came."""
         return self.index.tally() if self._by_row is None else self._by_row.tally()
 
-    def count(self, texts: Sequence[bytes], sizes: Sequence[int]) -> None:
+    def count(self, lines: Lines) -> None:
         """Count ids as come once more.
 
-        Args:
-            texts: the ids of batches, joined by line feeds.
-            sizes: how many they are, at least 1.
-
         Raises:
-            UsageError: an id holds a line feed itself.
+            UsageError: an id holds a line feed.
         """
-        total = sum(sizes)
-        every = b"\n".join(texts)
-        if np.count_nonzero(np.frombuffer(every, dtype=np.uint8) == ord("\n")) != total - 1:
-            refuse_garbled(texts, sizes)
-        if self._by_row is not None:
-            left = self._by_row.take(texts, sizes)
-            if not left:
-                return
-            every = b"\n".join(texts[number] for number in left)
-            total = sum(sizes[number] for number in left)
-        index = self.index
-        keys = line_keys(every, total, self._content_sha256, index.attempt)
-        foreign = index.add(keys)
+        if self._by_row is not None and self._by_row.take_all(lines):
+            return
+        if self._by_row is None:
+            self._count(lines.keys(self._content_sha256, self.index.attempt), lines.array)
+            return
+        ids = lines.array()
+        left = self._by_row.take(ids, lines.sizes)
+        if left:
+            ids = pa.concat_arrays([ids.slice(first, size) for first, size in left])
+            self._count(self._keys(ids, self.index), lambda: ids)
+
+    def _count(self, keys: Keys, ids: Callable[[], pa.Array]) -> None:
+        foreign = self.index.add(keys)
         if len(foreign):
-            items = every.split(b"\n")
+            items = ids()
             rows = np.flatnonzero(np.isin(keys, foreign)).tolist()
-            self.note_foreign((items[row].decode() for row in rows), len(rows))
+            self.note_foreign((items[row].as_py() for row in rows), len(rows))
 
     def note_foreign(self, items: Iterable[str], count: int) -> None:
         """Count ids that are not expected.

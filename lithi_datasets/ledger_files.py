@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lithi_datasets.errors import LithiError, StateError, UsageError
 from lithi_datasets.ledger import Ledger
 from lithi_datasets.ledger_report import Expected, Reconciliation
 from lithi_datasets.ledger_source import PartRows
-from lithi_datasets.ledger_state import check_scope
+from lithi_datasets.ledger_state import Holding, check_scope
 from lithi_datasets.provenance import Provenance
 from lithi_datasets.reading.plan import assign_parts, check_rank, index_range
 from lithi_datasets.selection import normal_statuses
@@ -46,18 +47,33 @@ def reconcile_states(bundle: Bundle, files: Sequence[str]) -> Reconciliation:
     """
     ledgers: dict[str, Ledger] = {}
     for file in files:
-        state = _state(file)
-        check_scope(state, {"snapshot": bundle.snapshot.as_dict()}, f"The state in {file}")
+        _take_state(bundle, file, ledgers)
+    if not ledgers:
+        raise UsageError("There is no state to reconcile.", expected="at least one file")
+    first, *others = ledgers.values()
+    return first.merge(*others).reconcile()
+
+
+def _take_state(bundle: Bundle, file: str, ledgers: dict[str, Ledger]) -> None:
+    """Load a state, or join it to the one of the same share."""
+    state = _state(file)
+    try:
+        Holding.of_state(state)  # it is one at all
+        check_scope(state, {"snapshot": bundle.snapshot.as_dict()}, "The state")
         share = json.dumps([state.get(name) for name in ("split", "statuses", "node", "source")])
         if share in ledgers:
             ledgers[share].merge_states(state)
         else:
             ledgers[share] = _ledger_for(bundle, state)
             ledgers[share].load_state_dict(state)
-    if not ledgers:
-        raise UsageError("There is no state to reconcile.", expected="at least one file")
-    first, *others = ledgers.values()
-    return first.merge(*others).reconcile()
+    except (StateError, UsageError) as error:
+        raise type(error)(
+            f"The ledger in {file} can't be reconciled: {error.problem}",
+            path=error.path,
+            expected=error.expected,
+            found=error.found,
+            remedy=error.remedy,
+        ) from error
 
 
 def reconcile_table(
@@ -87,9 +103,19 @@ def reconcile_table(
     name = id_column or bundle.item_id_field
     ledger = _ledger(bundle, split or "+".join(bundle.splits), normal_statuses(statuses))
     for file in files:
-        for ids in _ids(file, format, name):
-            ledger.observe({bundle.item_id_field: ids})
+        _take_table(ledger, bundle.item_id_field, _ids(file, format, name), file)
     return ledger.reconcile()
+
+
+def _take_table(ledger: Ledger, field: str, column: Iterator[Any], file: str) -> None:
+    try:
+        for ids in column:
+            ledger.observe({field: ids})
+        ledger._counted()  # while it is known which file they are of
+    except UsageError as error:
+        if error.path is not None:
+            raise
+        raise _unreadable(file, error, str(error.expected)) from error
 
 
 def _state(file: str) -> Any:
@@ -106,13 +132,16 @@ def _state(file: str) -> Any:
 def _ledger_for(bundle: Bundle, state: Any) -> Ledger:
     """A ledger of the rows that a state is of."""
     split, statuses, node = state.get("split"), state.get("statuses"), state.get("node")
-    if not isinstance(split, str):
-        raise StateError(
-            "The state does not say which split it is of.", path="split", found=repr(split)
-        )
-    ledger = _ledger(bundle, split, normal_statuses(statuses))
+    for name, kinds in (("split", str), ("statuses", (list, type(None)))):
+        if not isinstance(state.get(name), kinds):
+            raise StateError(
+                "The state does not say which rows it is of.",
+                path=name,
+                expected="a split, and a list of statuses or null",
+                found=repr(state.get(name))[:200],
+            )
     if node is None:
-        return ledger
+        return _ledger(bundle, split, normal_statuses(statuses))
     try:
         rank, world_size = check_rank(node["rank"], node["world_size"])
     except (LithiError, KeyError, TypeError) as error:
@@ -148,23 +177,22 @@ def _ledger(
         )
     known = Provenance.of_bundle(bundle, statuses=statuses)
     parts = tuple(index for name in names for index in bundle.splits[name])
-    rows = PartRows(bundle, parts, statuses=statuses)
-    if share is not None:
-        rows = _share(rows, Expected.of(known, split, 0).rows, *share)
-    return Ledger.of_rows(known, split, rows)
+    whole = PartRows(bundle, parts, statuses=statuses)
+    if share is None:
+        return Ledger.of_rows(known, split, whole)
+    held = Expected.of(known, split, None).rows
+    if held is None:
+        held = sum(len(batch.ids) for batch in whole.batches())
+    return Ledger.of_rows(known, split, _share(whole, held, *share), held=held)
 
 
-def _share(whole: PartRows, count: int | None, rank: int, world_size: int, parts: bool) -> PartRows:
+def _share(whole: PartRows, count: int, rank: int, world_size: int, parts: bool) -> PartRows:
     """What `split_by_node` gives a rank: whole parts of a stream, else a range of rows."""
-    if parts:
-        sizes = [whole.bundle.parts[index].rows for index in whole.parts]
-        owned = assign_parts(sizes, world_size)[rank][0]
-        chosen = tuple(whole.parts[own] for own in owned)
-        return PartRows(whole.bundle, chosen, statuses=whole.statuses)
-    if count is None:
-        count = sum(len(batch.ids) for batch in whole.batches())
-    window = index_range(count, rank, world_size)
-    return PartRows(whole.bundle, whole.parts, statuses=whole.statuses, window=window)
+    if not parts:
+        return replace(whole, window=index_range(count, rank, world_size))
+    sizes = [whole.bundle.parts[index].rows for index in whole.parts]
+    owned = assign_parts(sizes, world_size)[rank][0]
+    return replace(whole, parts=tuple(whole.parts[own] for own in owned))
 
 
 def _ids(file: str, format: str, name: str) -> Iterator[Any]:
@@ -185,7 +213,7 @@ def _ids(file: str, format: str, name: str) -> Iterator[Any]:
 
 def _unreadable(file: str, error: Exception, expected: str | None = None) -> UsageError:
     return UsageError(
-        f"The file can't be read: {error}",
+        f"The file can't be read: {getattr(error, 'problem', error)}",
         path=file,
         expected=expected,
         remedy="Name a local file of this format, with the ids as they are in the bundle.",
@@ -209,7 +237,9 @@ def _arrow(file: str, name: str) -> Iterator[Any]:
             source.seek(0)
             batches = pa.ipc.open_stream(source)
         for batch in batches:
-            yield batch.column(name)
+            ids = batch.column(name)
+            ids.validate(full=True)  # nothing looks at its offsets before they are used
+            yield ids
 
 
 def _csv(file: str, name: str) -> Iterator[Any]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lithi_datasets.errors import StateError, UsageError
-from lithi_datasets.uniqueness import hash_ids, hash_lines
+from lithi_datasets.uniqueness import hash_ids, hash_spaced
 
 __all__ = [
     "MOST_SEEN",
@@ -34,7 +34,7 @@ __all__ = [
     "build_index",
     "first_rows",
     "id_keys",
-    "line_keys",
+    "spaced_keys",
 ]
 
 Keys = npt.NDArray[np.uint64]
@@ -49,6 +49,7 @@ MOST_SEEN = 255
 _STATUS_BITS = np.uint64(3)
 _EMPTY = np.uint64(2**64 - 1)  # its status bits are none of a status, and it sorts last
 _CHUNK = 2**17
+_BLOCK = 2**13  # ids that are looked up together: they stay in the processor's cache
 _COMPARED = 64
 _DENSE_STEPS = 3  # most keys are found by then; from there on only the others are looked at
 _NAMED = 5
@@ -97,25 +98,23 @@ def id_keys(ids: pa.Array, content_sha256: str, attempt: int) -> Keys:
     """
     if attempt == 0:
         return hash_ids(ids, _seed(content_sha256)) & ~_STATUS_BITS
-    return _keyed((item.encode() for item in ids.to_pylist()), content_sha256, attempt)
+    # No bundle can be made so that its ids collide under this one too.
+    key = hashlib.sha256(f"{content_sha256}:{attempt}".encode()).digest()
+    digests = (
+        hashlib.blake2b(item.encode(), digest_size=8, key=key).digest() for item in ids.to_pylist()
+    )
+    return np.frombuffer(b"".join(digests), dtype="<u8") & ~_STATUS_BITS
 
 
-def line_keys(lines: bytes, count: int, content_sha256: str, attempt: int) -> Keys:
-    """The same numbers of `count` ids that are joined by line feeds."""
-    if attempt == 0:
-        return hash_lines(lines, count, _seed(content_sha256)) & ~_STATUS_BITS
-    return _keyed(lines.split(b"\n"), content_sha256, attempt)
+def spaced_keys(
+    data: npt.NDArray[np.uint8], count: int, length: int, stride: int, content_sha256: str
+) -> Keys:
+    """The same numbers at attempt 0, of ids of one length at equal distances; see `hash_spaced`."""
+    return hash_spaced(data, count, length, stride, _seed(content_sha256)) & ~_STATUS_BITS
 
 
 def _seed(content_sha256: str) -> int:
     return int(content_sha256[:16], 16)
-
-
-def _keyed(items: Iterable[bytes], content_sha256: str, attempt: int) -> Keys:
-    # No bundle can be made so that its ids collide under this one too.
-    key = hashlib.sha256(f"{content_sha256}:{attempt}".encode()).digest()
-    digests = (hashlib.blake2b(item, digest_size=8, key=key).digest() for item in items)
-    return np.frombuffer(b"".join(digests), dtype="<u8") & ~_STATUS_BITS
 
 
 def build_index(
@@ -221,7 +220,7 @@ class IdIndex:
 
     def add(self, keys: Keys) -> Keys:
         """Count ids as seen once more; returns the keys that are not of this index, sorted."""
-        ordered = np.sort(keys)
+        ordered = np.sort(keys)  # neighbours are then looked for close to each other
         places, known = self._find(ordered)
         foreign = ordered[:0]
         if not known.all():
@@ -247,15 +246,24 @@ class IdIndex:
 
     def tally(self) -> Tally:
         """Rows by status: how many there are, and how many were seen."""
-        expected = np.zeros(4, dtype=np.int64)
-        found = np.zeros(4, dtype=np.int64)
-        repeated = 0
-        for cells, seen in self._chunks():
-            codes = (cells & _STATUS_BITS).astype(np.uint8)
-            expected += np.bincount(codes, minlength=4)
-            found += np.bincount(codes[seen > 0], minlength=4)
-            repeated += int(np.count_nonzero(seen > 1))
-        return Tally(tuple(expected[:3].tolist()), tuple(found[:3].tolist()), repeated)
+        expected = self._expected_by_status
+        repeated = int(np.count_nonzero(self._seen > 1))
+        if np.count_nonzero(self._seen) == self.rows:
+            return Tally(expected, expected, repeated)
+        unseen = np.zeros(4, dtype=np.int64)
+        for start in range(0, len(self._cells), _CHUNK):
+            # An empty cell is unseen too; its status bits are of none of the three.
+            cells = self._cells[start : start + _CHUNK][self._seen[start : start + _CHUNK] == 0]
+            unseen += np.bincount((cells & _STATUS_BITS).astype(np.uint8), minlength=4)
+        found = (count - lost for count, lost in zip(expected, unseen.tolist(), strict=False))
+        return Tally(expected, tuple(found), repeated)
+
+    @functools.cached_property
+    def _expected_by_status(self) -> tuple[int, ...]:
+        whole = np.zeros(4, dtype=np.int64)
+        for cells, _ in self._chunks():
+            whole += np.bincount((cells & _STATUS_BITS).astype(np.uint8), minlength=4)
+        return tuple(whole[:3].tolist())
 
     def clear(self) -> None:
         """Nothing was seen."""
@@ -328,15 +336,21 @@ class IdIndex:
     def _find(self, keys: Keys) -> tuple[Places, npt.NDArray[np.bool_]]:
         """Where keys are (status bits 0), and whether they are there."""
         cells = self._cells
-        places = _ideal(keys, self._slots)
-        for _ in range(_DENSE_STEPS):
-            places += cells.take(places) < keys
-        on = np.flatnonzero(cells.take(places) < keys)
+        places = np.empty(len(keys), dtype=np.int64)
+        far = [places[:0]]
+        for start in range(0, len(keys), _BLOCK):
+            wanted = keys[start : start + _BLOCK]
+            near = _ideal(wanted, self._slots)
+            for _ in range(_DENSE_STEPS):
+                near += cells.take(near) < wanted
+            places[start : start + _BLOCK] = near
+            far.append(np.flatnonzero(cells.take(near) < wanted) + start)
+        on = np.concatenate(far)  # once for all blocks: they are few, and take many steps
         while len(on):
             places[on] += 1
-            on = on[cells[places[on]] < keys[on]]
+            on = on[cells.take(places[on]) < keys[on]]
         # An empty cell differs from every key in more than a status would.
-        return places, (cells[places] ^ keys) < _STATUS_BITS
+        return places, (cells.take(places) ^ keys) < _STATUS_BITS
 
     def _chunks(self) -> Iterator[tuple[Keys, Times]]:
         """The filled cells and their counts, in order, some at a time."""
@@ -384,12 +398,12 @@ def _spread(cells: Keys, rows: int, slots: int) -> Keys:
 def first_rows(
     batches: Iterable[IdBatch], wanted: Callable[[pa.Array], npt.NDArray[np.integer]], most: int
 ) -> Sequence[tuple[str, int]]:
-    """(id, number) of the first `most` rows where `wanted` gives a number above 0, in row order."""
-    found: list[tuple[str, int]] = []
+    """(id, number) of the first `most` ids where `wanted` gives a number above 0, in row order."""
+    found: dict[str, int] = {}  # where datasets overlap, a row stands in both
     for batch in batches:
         numbers = wanted(batch.ids)
-        rows = np.flatnonzero(numbers)[: most - len(found)].tolist()
-        found += [(batch.ids[row].as_py(), int(numbers[row])) for row in rows]
-        if len(found) == most:
-            break
-    return found
+        for row in np.flatnonzero(numbers).tolist():
+            found[batch.ids[row].as_py()] = int(numbers[row])
+            if len(found) == most:
+                return list(found.items())
+    return list(found.items())

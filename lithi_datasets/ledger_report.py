@@ -63,13 +63,14 @@ class Expected:
     excluded: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, known: Provenance, split: str | None, held: int) -> Expected:
+    def of(cls, known: Provenance, split: str | None, held: int | None) -> Expected:
         """What `known` says of a split.
 
         Args:
             known: what a dataset knows about its bundle.
             split: a split, several joined by `+`, or anything else: then nothing is known.
-            held: rows that the dataset holds.
+            held: rows that `statuses=` left of it, as they were counted when the bundle was read;
+                it serves where the manifest does not give the statuses of one of several splits.
         """
         names = (split or "").split("+")
         if len(set(names)) != len(names) or not set(names) <= set(known.splits):
@@ -78,20 +79,29 @@ class Expected:
         every = _by_status(known, names)
         kept = known.statuses or STATUSES
         left_out = [status for status in STATUSES if status not in kept]
-        if every is None:
-            if left_out:
-                return cls(excluded={"+".join(sorted(left_out)): rows - held})
+        if every is not None:
+            return cls(
+                sum(every[status] for status in kept),
+                {status: every[status] if status in kept else 0 for status in STATUSES},
+                {status: every[status] for status in left_out},
+            )
+        if not left_out:
             return cls(rows)
-        return cls(
-            sum(every[status] for status in kept),
-            {status: every[status] if status in kept else 0 for status in STATUSES},
-            {status: every[status] for status in left_out},
-        )
+        if held is None:
+            return cls()
+        return cls(held, excluded={"+".join(sorted(left_out)): rows - held})
 
 
 def _by_status(known: Provenance, names: Sequence[str]) -> dict[str, int] | None:
-    if set(names) == set(known.splits):
-        return {status: known.counts[status] for status in STATUSES}
+    """Rows of some splits by status; None where the manifest does not say."""
+    stated = _stated(known, names)
+    if stated is not None:
+        return stated
+    others = _stated(known, [name for name in known.splits if name not in names])
+    return others and {status: known.counts[status] - others[status] for status in STATUSES}
+
+
+def _stated(known: Provenance, names: Sequence[str]) -> dict[str, int] | None:
     stated = [counts for name in names if (counts := known.status_counts[name]) is not None]
     if len(stated) < len(names):
         return None

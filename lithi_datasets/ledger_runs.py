@@ -8,6 +8,8 @@ index, which takes ids in any order.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lithi_datasets.ledger_index import MOST_SEEN, IdBatch, Tally
+from lithi_datasets.ledger_lines import Lines
 
 __all__ = ["RowRuns"]
 
@@ -32,9 +35,9 @@ class _Rows(Protocol):
     @property
     def most_rows(self) -> int: ...
 
-    def ids(self, pieces: Pieces) -> pa.Array: ...
+    def ids(self, pieces: Pieces) -> Iterator[pa.Array]: ...
 
-    def find(self, item: bytes, start: int) -> int: ...
+    def find(self, item: str, start: int) -> int: ...
 
     def batches(self) -> Iterator[IdBatch]: ...
 
@@ -50,69 +53,82 @@ class RowRuns:
         self._rows = rows
         self.seen: npt.NDArray[np.uint8] = np.zeros(rows.most_rows, dtype=np.uint8)
         self._by_status: tuple[int, ...] | None = None
+        self._shuffled = False
         self.clear()
 
     def clear(self) -> None:
         """Nothing was read; the next batch should be of the first row."""
         self.seen[:] = 0
         self._next, self._last, self._stride = 0, -1, 0
-        self._searches = _SEARCHES
+        # Where an epoch was shuffled, the next one will hardly be worth a search.
+        self._searches = 0 if self._shuffled else _SEARCHES
 
-    def take(self, texts: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+    def take_all(self, lines: Lines) -> bool:
+        """Count batches if all of them are rows in the dataset's order; else none of them is."""
+        due = self._due(lines.sizes)
+        if len(due) < len(lines.sizes) or not lines.same(self._rows.ids(_merged(due))):
+            return False
+        self._accept(due)
+        return True
+
+    def take(self, ids: pa.Array, sizes: Sequence[int]) -> list[tuple[int, int]]:
         """Count batches that are rows in the dataset's order.
 
         Args:
-            texts: the ids of each batch, joined by line feeds.
-            sizes: how many they are, at least 1.
+            ids: of some batches.
+            sizes: how many each batch has, at least 1.
 
         Returns:
-            The positions of the batches that were not counted.
+            (first, number) in `ids` of the batches that were not counted.
         """
+        firsts = [0, *itertools.accumulate(sizes)]
         left: list[int] = []
         at = 0
-        while at < len(texts):
-            at += self._match(texts[at:], sizes[at:])
-            if at == len(texts):
-                break
-            if not self._search(texts[at]):
-                return [*left, *range(at, len(texts))]
-            if not self._match(texts[at : at + 1], sizes[at : at + 1]):
+        while at < len(sizes):
+            counted = self._match(ids, firsts[at], sizes[at:])
+            if not counted:
+                if not self._search(ids[firsts[at]].as_py()):
+                    left += range(at, len(sizes))
+                    break
+                counted = self._match(ids, firsts[at], sizes[at:])
+            if not counted:
+                self._searches, self._shuffled = 0, True  # others won't be in order either
                 left.append(at)
-                self._searches = 0  # not consecutive rows: neither will others be
-            at += 1
-        return left
+            at += counted or 1
+        return [(firsts[at], sizes[at]) for at in left]
 
-    def _match(self, texts: Sequence[bytes], sizes: Sequence[int]) -> int:
-        """Count as many of the first batches as come from where they should."""
-        pieces = self._expected(sizes)
-        if not pieces:
-            return 0
-        count = len(pieces)
-        accepted = _equal_texts(texts[:count], sizes[:count], self._rows.ids(_merged(pieces)))
-        if accepted:
-            for start, count in _merged(pieces[:accepted]):
-                seen = self.seen[start : start + count]
-                seen += seen < MOST_SEEN
-            start, count = pieces[accepted - 1]
-            self._last, self._next = start, start + (self._stride or count)
-        return accepted
+    def _match(self, ids: pa.Array, first: int, sizes: Sequence[int]) -> int:
+        """Count as many of the first batches as come from where they should; how many they are."""
+        due = self._due(sizes)
+        equal = _equal_ids(ids.slice(first), self._rows.ids(_merged(due)))
+        counted = bisect.bisect_right(list(itertools.accumulate(rows for _, rows in due)), equal)
+        self._accept(due[:counted])
+        return counted
 
-    def _expected(self, sizes: Iterable[int]) -> list[tuple[int, int]]:
-        pieces: list[tuple[int, int]] = []
+    def _accept(self, due: Pieces) -> None:
+        for start, rows in _merged(due):
+            seen = self.seen[start : start + rows]
+            seen += seen < MOST_SEEN
+        if due:
+            self._last, rows = due[-1]
+            self._next = self._last + (self._stride or rows)
+
+    def _due(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
+        """(first row, number of rows) of the batches that should come next, up to the last row."""
+        due: list[tuple[int, int]] = []
         start = self._next
         for size in sizes:
             if start + size > len(self.seen):
                 break
-            pieces.append((start, size))
+            due.append((start, size))
             start += self._stride or size
-        return pieces
+        return due
 
-    def _search(self, text: bytes) -> bool:
+    def _search(self, item: str) -> bool:
         """Find where a batch begins; the way from the last one is the stride from now on."""
         if not self._searches:
             return False
         self._searches -= 1
-        item = text.partition(b"\n")[0]
         row = self._rows.find(item, max(0, self._last))
         if row < 0 and self._last > 0:
             row = self._rows.find(item, 0)
@@ -157,46 +173,14 @@ def _merged(pieces: Pieces) -> list[tuple[int, int]]:
     return merged
 
 
-def _equal_texts(texts: Sequence[bytes], sizes: Sequence[int], expected: pa.Array) -> int:
-    """How many of the first texts, joined by line feeds, are the ids that are expected."""
-    lines = b"\n".join(texts)
-    row = _first_other(lines, expected)
-    if row is None:
-        joined = pa.LargeListArray.from_arrays(pa.array([0, len(expected)], pa.int64()), expected)
-        other = pc.binary_join(joined, pa.scalar("\n", expected.type))[0].as_buffer()
-        row = _first_other_line(np.frombuffer(lines, np.uint8), np.frombuffer(other, np.uint8))
-    ends = np.cumsum(sizes)
-    return int(np.searchsorted(ends, row, side="right"))
-
-
-def _first_other(lines: bytes, expected: pa.Array) -> int | None:
-    """The first id that is another one, where all are of one length; None where they are not."""
-    count = len(expected)
-    kind = np.int64 if pa.types.is_large_string(expected.type) else np.int32
-    _, offset_buffer, data = expected.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=kind)[expected.offset :][: count + 1]
-    length = int(offsets[1] - offsets[0])
-    mine = np.frombuffer(lines, dtype=np.uint8)
-    if (
-        length == 0
-        or len(mine) != count * (length + 1) - 1
-        or not (np.diff(offsets) == length).all()
-        or not (mine[length :: length + 1] == ord("\n")).all()
-    ):
-        return None
-    # As opaque items they are copied several times faster than byte by byte.
-    items = np.ndarray((count,), f"V{length}", lines, strides=(length + 1,)).copy()
-    packed = items.view(np.uint8)
-    theirs = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
-    differs = packed != theirs
-    return int(differs.argmax()) // length if differs.any() else count
-
-
-def _first_other_line(mine: npt.NDArray[np.uint8], theirs: npt.NDArray[np.uint8]) -> int:
-    """The number of the first line that differs; that of all lines where none does."""
-    length = min(len(mine), len(theirs))
-    differs = np.flatnonzero(mine[:length] != theirs[:length])
-    if not len(differs) and len(mine) == len(theirs):
-        return int(np.count_nonzero(mine == ord("\n"))) + 1
-    equal = int(differs[0]) if len(differs) else length
-    return int(np.count_nonzero(mine[:equal] == ord("\n")))
+def _equal_ids(ids: pa.Array, expected: Iterable[pa.Array]) -> int:
+    """How many of the first ids are those that are expected."""
+    equal = 0
+    for chunk in expected:
+        mine, other = ids.slice(equal, len(chunk)), chunk
+        if mine.type != other.type:
+            mine, other = mine.cast(pa.large_string()), other.cast(pa.large_string())
+        if not mine.equals(other):
+            return equal + int(pc.index(pc.equal(mine, other), False).as_py())
+        equal += len(other)
+    return equal

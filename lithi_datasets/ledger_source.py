@@ -6,8 +6,11 @@ other, through the verified reader.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import datasets
@@ -26,9 +29,10 @@ if TYPE_CHECKING:
     from lithi_datasets.bundle import Bundle
     from lithi_datasets.provenance import Provenance
 
-__all__ = ["IdSource", "MapRows", "PartRows", "StreamRows", "source_of"]
+__all__ = ["IdSource", "MapRows", "PartRows", "StreamRows", "rows_loaded", "source_of"]
 
 _ROWS = 2**16
+_STREAM_ROWS = 1024
 
 _AS_LOADED = (
     "Give Ledger the dataset as it was loaded; the loader that it watches may read a mapped one."
@@ -83,6 +87,17 @@ def source_of(ds: Any, known: Provenance, *, subset: bool) -> IdSource:
     return PartRows(view.builder.bundle, view.parts, statuses=statuses)
 
 
+def rows_loaded(ds: Any, split: str | None) -> int | None:
+    """Rows of a split, or of several joined by `+`, when the bundle was converted.
+
+    What was done to a map-style dataset since then changes nothing about it; None where the dataset
+    does not know, as a stream.
+    """
+    infos = (isinstance(ds, datasets.Dataset) and ds.info.splits) or {}
+    names = (split or "").split("+")
+    return sum(infos[name].num_examples for name in names) if set(names) <= set(infos) else None
+
+
 @dataclass(frozen=True)
 class MapRows:
     """A map-style dataset."""
@@ -108,22 +123,35 @@ class MapRows:
         """Equal for datasets of the same rows in the same order."""
         return f"{self.ds._fingerprint}:{len(self.ds)}"
 
-    def ids(self, pieces: Sequence[tuple[int, int]]) -> pa.Array:
-        """The ids of rows of a dataset that is `in_order`.
+    def ids(self, pieces: Sequence[tuple[int, int]]) -> Iterator[pa.Array]:
+        """The ids of rows of a dataset that is `in_order`, as they lie in its files.
 
         Args:
             pieces: (first row, number of rows).
         """
-        ids = rows_of(self.ds)[0].column(self.known.item_id_field)
-        chunks = [one for start, count in pieces for one in ids.slice(start, count).chunks]
-        joined = pa.concat_arrays(chunks)
-        _check_ids(joined, self.known.item_id_field)
-        return joined
+        chunks, starts = self._chunks
+        for start, count in pieces:
+            row, stop = start, start + count
+            at = bisect.bisect_right(starts, row) - 1
+            while row < stop:
+                chunk = chunks[at].slice(row - starts[at], stop - row)
+                yield chunk
+                row, at = row + len(chunk), at + 1
 
-    def find(self, item: bytes, start: int) -> int:
+    @cached_property
+    def _chunks(self) -> tuple[list[pa.Array], list[int]]:
+        """The ids as they lie in the files, in chunks with rows, and the first row of each."""
+        column = rows_of(self.ds)[0].column(self.known.item_id_field)
+        chunks = [chunk for chunk in column.chunks if len(chunk)]
+        for chunk in chunks:
+            _check_ids(chunk, self.known.item_id_field)
+        starts = itertools.accumulate(map(len, chunks), initial=0)
+        return chunks, list(starts)[:-1]
+
+    def find(self, item: str, start: int) -> int:
         """The first row from `start` on with an id; -1 where there is none."""
         ids = rows_of(self.ds)[0].column(self.known.item_id_field)
-        row: int = pc.index(ids.slice(start), pa.scalar(item.decode(), ids.type)).as_py()
+        row: int = pc.index(ids.slice(start), pa.scalar(item, ids.type)).as_py()
         return row if row < 0 else start + row
 
     def batches(self) -> Iterator[IdBatch]:
@@ -187,10 +215,24 @@ class StreamRows:
         return 0
 
     def batches(self) -> Iterator[IdBatch]:
-        """The rows, a few thousand at a time."""
-        for table in self.ds.with_format("arrow").iter(batch_size=8192):
-            _check_columns(table.column_names, self.known)
-            yield id_batch(table, self.known)
+        """The rows, a thousand at a time."""
+        # As Python values: as Arrow, `datasets` would infer the type of each column batch by batch.
+        for rows in self.ds.with_format(None).iter(batch_size=_STREAM_ROWS):
+            _check_columns(list(rows), self.known)
+            columns = {name: _column(name, rows[name]) for name in _wanted(list(rows), self.known)}
+            yield _of_batch(pa.RecordBatch.from_pydict(columns), self.known.item_id_field)
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"A column of the dataset is not what the bundle holds: {error}",
+            path=name,
+            expected="strings",
+            remedy=_AS_LOADED,
+        ) from error
 
 
 def id_batch(table: pa.Table, known: Provenance) -> IdBatch:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["duplicate_hashes", "hash_ids", "hash_lines", "new_seed", "refuse_duplicates"]
+__all__ = ["duplicate_hashes", "hash_ids", "hash_spaced", "new_seed", "refuse_duplicates"]
 
 Hashes = npt.NDArray[np.uint64]
 Located = tuple[str, int, pa.Array]
@@ -31,11 +31,11 @@ WINDOW_HASHES = 8 * 2**20
 """Hashes sorted at a time: 64 MiB."""
 
 _NAMED_IDS = 5
-_BLOCK_BYTES = 4 * 2**20
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xC2B2AE3D27D4EB4F)
+_WORD = 8
+_BLOCK = 2**14  # hashes that are made together: they stay in the processor's cache
 _ALL_BITS = np.uint64(2**64 - 1)
-_LINE_FEED = 10
 
 
 def new_seed() -> int:
@@ -48,53 +48,46 @@ def hash_ids(ids: pa.Array, seed: int) -> Hashes:
     count = len(ids)
     if not count:
         return np.empty(0, dtype=np.uint64)
-    wide = pa.types.is_large_string(ids.type)
+    kind = np.int64 if pa.types.is_large_string(ids.type) else np.int32
     _, offset_buffer, data_buffer = ids.buffers()
-    kind = np.int64 if wide else np.int32
     # A buffer may be padded to any length.
-    raw = np.frombuffer(offset_buffer, dtype=kind, count=ids.offset + count + 1)
-    offsets: npt.NDArray[np.int64] = raw[ids.offset : ids.offset + count + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    lengths = np.diff(offsets)
+    raw = np.frombuffer(offset_buffer, dtype=kind, count=ids.offset + count + 1)[ids.offset :]
+    first, size = int(raw[0]), int(raw[-1]) - int(raw[0])
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[first : first + size + _WORD]
+    if len(data) < size + _WORD:
+        data = np.append(data[:size], np.zeros(_WORD, dtype=np.uint8))
+    lengths = np.diff(raw)
     if (lengths == lengths[0]).all():
         # Ids are mostly numbered with leading zeros, or digests: nothing has to be gathered.
         length = int(lengths[0])
-        return _hash_equal_lengths(data, count, length, length, seed)
-    return _hash_mixed_lengths(data, offsets[:-1] - offsets[0], lengths, seed)
+        return hash_spaced(data, count, length, length, seed)
+    starts = raw[:-1].astype(np.int64) - first
+    return _hash_mixed_lengths(data, starts, lengths.astype(np.int64), seed)
 
 
-def hash_lines(lines: bytes, count: int, seed: int) -> Hashes:
-    """The same hashes of `count` strings, joined by line feeds, none of which holds one."""
-    if not count:
-        return np.empty(0, dtype=np.uint64)
-    data = np.frombuffer(lines, dtype=np.uint8)
-    width, rest = divmod(len(data) + 1, count)
-    if not rest and (data[width - 1 :: width] == _LINE_FEED).all():
-        return _hash_equal_lengths(lines, count, width - 1, width, seed)
-    ends = np.append(np.flatnonzero(data == _LINE_FEED), len(data))
-    starts = np.append(0, ends[:-1] + 1)
-    return _hash_mixed_lengths(data, starts, ends - starts, seed)
-
-
-def _hash_equal_lengths(
-    data: bytes | npt.NDArray[np.uint8], count: int, length: int, stride: int, seed: int
+def hash_spaced(
+    data: npt.NDArray[np.uint8], count: int, length: int, stride: int, seed: int
 ) -> Hashes:
-    """The hashes of `count` strings of `length` bytes, each `stride` bytes after the last."""
+    """The same hashes, of `count` strings of one length that lie at equal distances.
+
+    Args:
+        data: begins with the first string, and goes on for 7 bytes after the last one at least.
+        count: how many they are.
+        length: of each, in bytes.
+        stride: bytes from the beginning of one to that of the next.
+        seed: in [0, 2^64).
+    """
     hashes = np.full(count, np.uint64(seed) ^ np.uint64(length), dtype=np.uint64)
-    if not length:
-        return _finish(hashes)
-    words = -(-length // 8)
-    items = np.ndarray((count,), f"V{length}", data, strides=(stride,))
-    step = max(1, _BLOCK_BYTES // (8 * words))
-    for start in range(0, count, step):
-        piece = items[start : start + step]
-        block = np.zeros((len(piece), words), dtype="<u8")
-        # As opaque items they are copied several times faster than byte by byte.
-        np.ndarray(piece.shape, piece.dtype, block, strides=(words * 8,))[:] = piece
-        state = hashes[start : start + step]
-        for column in block.T:
-            _mix(state, column)
-    return _finish(hashes)
+    for start in range(0, count, _BLOCK):
+        state = hashes[start : start + _BLOCK]
+        for at in range(0, length, _WORD):
+            place = start * stride + at
+            words: Hashes = np.ndarray(state.shape, "<u8", data, place, (stride,)).copy()
+            if length - at < _WORD:
+                words &= np.uint64(2 ** (8 * (length - at)) - 1)
+            _mix(state, words)
+        _finish(state)
+    return hashes
 
 
 def _hash_mixed_lengths(
@@ -103,11 +96,9 @@ def _hash_mixed_lengths(
     lengths: npt.NDArray[np.int64],
     seed: int,
 ) -> Hashes:
-    """The same hashes, for ids that lie at `starts` in `data`."""
-    padded = np.zeros(len(data) + 8, dtype=np.uint8)
-    padded[:-8] = data
+    """The hashes of strings at `starts` in `data`, which goes on for 7 bytes after the last one."""
     # The 8 bytes at any offset as one number.
-    words: Hashes = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
+    words: Hashes = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     hashes = np.uint64(seed) ^ lengths.astype(np.uint64)
     shortest = int(lengths.min())
     rows: slice | npt.NDArray[np.int64] = slice(None)

@@ -67,6 +67,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "ledger_account",
             "ledger_drops",
             "ledger_files",
+            "ledger_ids",
+            "ledger_lines",
             "ledger_report",
             "ledger_runs",
             "ledger_source",
@@ -80,7 +82,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "manifest", "bundle", "convert", "builder"},
     ),
     "staging": (
-        {"predictions", "staged_bundle", "staging"},
+        {"prediction_columns", "predictions", "staged_bundle", "staging"},
         {
             "errors",
             "manifest",
