@@ -46,13 +46,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy --strict
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.sample
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak --timeout 3600
 
 bench: $(VENV)/.dev
 	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
 
-sample: $(VENV)/.dev
+sample: $(VENV)/.sample
 	$(BIN)/python tools/make_sample.py
 
 docs: $(VENV)/.dev
@@ -72,6 +72,11 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+# All at once, where nothing is there yet: what demo needs is part of it.
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
+	@touch $(VENV)/.runtime $@
+
+$(VENV)/.sample: $(VENV)/.dev
+	$(PIP) -e '.[dev,sample]'
 	@touch $@
