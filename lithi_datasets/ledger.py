@@ -136,7 +136,9 @@ class Ledger:
         return Watched(self, loader)
 
     def observe(self, batch: Any) -> None:
-        """Count the ids of one batch, or of one row.
+        """Count the ids of one batch, or of one row, as they are now.
+
+        They are copied: what is done to the batch later changes nothing.
 
         Args:
             batch: has the ids under the name of the id column, as a list, an array or a string; or

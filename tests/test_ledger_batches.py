@@ -208,8 +208,8 @@ def test_lines_of_many_batches_are_what_the_batches_held(family: str) -> None:
 
 
 def test_pieces_of_ids_are_compared_each_with_its_own_lengths() -> None:
-    """Two pieces of one size: what is known of the first must not serve for the second."""
-    pieces = [["a", "bcd", "e"], ["fgh", "ijk"], ["lm", "no", "pq"], ["rst", "uvw"], ["x", "yz12"]]
+    """Pieces of one size: what is laid out for the first must not serve for the others."""
+    pieces = [["abc", "def", "ghi"], ["jk", "lm", "no", "pq"], ["rstuv", "wxyz1"], ["2", "3456789"]]
     ids = [item for piece in pieces for item in piece]
     lines = Lines(["\n".join(ids).encode()], [len(ids)])
     assert lines.same(map(pa.array, pieces))

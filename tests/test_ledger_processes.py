@@ -80,6 +80,10 @@ def both_ranks(bundle: str, other: str, colliding: str, cache: str) -> dict[str,
     for name, source in (("map", ds), ("stream", stream), ("colliding", crafted)):
         share = lithi.split_by_node(source, rank, 2)
         result[f"{name} share"] = gathered(lithi.Ledger(share), lithi.torch_loader(share, 3))
+        short = [batch["item_id"] for batch in lithi.torch_loader(share, 3)][:-1]
+        result[f"{name} share, cut short"] = gathered(
+            lithi.Ledger(share), ({"item_id": ids} for ids in short)
+        )
         result[f"{name} share, not gathered"] = outcome(
             watched(lithi.Ledger(share), lithi.torch_loader(share, 3)).reconcile
         )
@@ -214,6 +218,17 @@ def test_ids_that_collide_on_one_rank_only_are_told_apart_on_all(
 ) -> None:
     found = same(ran, "colliding share")
     assert found["rows"] == len(FAMILIES["colliding"])
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_rows_that_are_missing_from_several_shares_are_named_on_all_ranks(
+    ran: list[dict[str, Outcome]], kind: str
+) -> None:
+    """13 rows are shares of 7 and 6, or of 8 and 5: one is a row short, the other three or two."""
+    found = same(ran, f"{kind} share, cut short")
+    assert found["totals"] == {"missing": 4}
+    ends = [6, 10, 11, 12] if kind == "map" else [11, 12, 3, 4]
+    assert sorted(found["missing"]) == sorted(f"item-{n:04d}" for n in ends)
 
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
