@@ -5,7 +5,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; 
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
+# pip compiles on one core, and what no test imports as well.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/|/transformers/models/' $(VENV)/lib
 WORKERS ?= 2
 SOURCES := lithi_datasets tests tools $(wildcard benchmarks loading_scripts)
 
@@ -50,7 +52,8 @@ soak: $(VENV)/.sample
 	$(BIN)/python -m pytest -n $(WORKERS) -m soak --timeout 3600
 
 bench: $(VENV)/.dev
-	@set -e; for script in $(wildcard benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
+	@failed=0; for script in $(wildcard benchmarks/*.py); do \
+		echo "== $$script"; $(BIN)/python $$script || failed=1; done; exit $$failed
 
 sample: $(VENV)/.sample
 	$(BIN)/python tools/make_sample.py
@@ -70,11 +73,13 @@ $(VENV)/.python:
 
 $(VENV)/.runtime: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e .
+	@$(COMPILE) || true
 	@touch $@
 
 # All at once, where nothing is there yet: what demo needs is part of it.
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
+	@$(COMPILE) || true
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.sample: $(VENV)/.dev
