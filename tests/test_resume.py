@@ -191,3 +191,12 @@ def test_the_state_is_plain_json_without_paths(folder: Path) -> None:
         text = json.dumps(loader.state_dict())
         assert str(folder.parent) not in text
         assert lithi.open_bundle(folder).snapshot.content_sha256 in text
+
+
+def test_a_state_with_fewer_rows_left_than_a_step_drops_them(folder: Path) -> None:
+    ds = _load(folder)
+    loader = lithi.torch_loader(ds, 6, world_size=3, drop_last=True)
+    next(iter(loader))
+    wider = lithi.torch_loader(ds, 5, world_size=4, drop_last=True)
+    wider.load_state_dict(loader.state_dict())
+    assert wider.dropped == len(ds) - 18 == 19

@@ -195,7 +195,7 @@ class MapLoader(Loader):
     @property
     def dropped(self) -> int:
         """Rows of the epoch that `drop_last` leaves out, over all ranks."""
-        return self._steps.dropped if self._at_end else self._steps.plan().dropped
+        return self._steps.dropped + self._steps.plan().dropped
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         steps = self._steps
