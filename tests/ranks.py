@@ -58,7 +58,11 @@ def run_ranks(
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
         command = [sys.executable, *_command(function, folder, arguments)]
         running.append(_start(command, {**place, **own}))
-    texts = [process.communicate(timeout=TIMEOUT_SECONDS)[0] for process in running]
+    try:
+        texts = [process.communicate(timeout=TIMEOUT_SECONDS)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()  # one that failed leaves the others waiting for it
     assert [process.returncode for process in running] == [0] * world_size, "\n".join(texts)
     return _results(folder, world_size)
 
