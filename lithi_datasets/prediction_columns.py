@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, time
 from itertools import chain
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.types as patypes
 
 from lithi_datasets.errors import UsageError
 
-__all__ = ["arrow_columns", "decoded"]
+__all__ = ["arrow_columns", "decoded", "with_leaves"]
 
 _MASK = "__valid"
 _TYPED = "Pass the column as an array of one dtype, or as pa.array(values, type)."
@@ -253,16 +253,25 @@ def decoded(path: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return with_leaves(kind, _plain_leaf)
+
+
+def _plain_leaf(kind: pa.DataType) -> pa.DataType:
     if patypes.is_dictionary(kind) or patypes.is_run_end_encoded(kind):
         return _plain_type(kind.value_type)
     if patypes.is_string_view(kind) or patypes.is_binary_view(kind):
         return pa.string() if patypes.is_string_view(kind) else pa.binary()
-    if patypes.is_struct(kind):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
-    if patypes.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)), kind.list_size)
-    if patypes.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
-    if patypes.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain_type(kind.value_type)))
     return kind
+
+
+def with_leaves(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A type, each type in it that is neither a struct nor a list changed."""
+    if patypes.is_struct(kind):
+        return pa.struct([field.with_type(with_leaves(field.type, change)) for field in kind])
+    lists = (patypes.is_list, patypes.is_large_list, patypes.is_fixed_size_list)
+    if not any(is_one(kind) for is_one in lists):
+        return change(kind)
+    item = kind.value_field.with_type(with_leaves(kind.value_type, change))
+    if patypes.is_fixed_size_list(kind):
+        return pa.list_(item, kind.list_size)
+    return pa.large_list(item) if patypes.is_large_list(kind) else pa.list_(item)

@@ -21,6 +21,7 @@ from lithi_datasets.encoding import encode, suffix
 from lithi_datasets.errors import BundleError, DuplicateItemId, StorageError, UsageError
 from lithi_datasets.ledger_index import IdBatch, IdIndex, build_index, first_rows, id_keys
 from lithi_datasets.manifest import MANIFEST_NAME, STATUSES, Snapshot, seal
+from lithi_datasets.prediction_columns import with_leaves
 from lithi_datasets.provenance import provenance_of
 from lithi_datasets.schema import declared_schema, manifest_fields
 from lithi_datasets.types import Field
@@ -279,22 +280,15 @@ def _exact_text(row: pa.Table) -> str:
     values = []
     for column in row.columns:
         # Times as their integers: Python has no year 10000, nor every zone.
-        values += [chunk.view(_as_integers(chunk.type)).to_pylist() for chunk in column.chunks]
+        kind = with_leaves(column.type, _as_integers)
+        values += [chunk.view(kind).to_pylist() for chunk in column.chunks]
     return repr(values)
 
 
 def _as_integers(kind: pa.DataType) -> pa.DataType:
-    if patypes.is_temporal(kind):
-        return pa.int32() if kind.bit_width == 32 else pa.int64()
-    if patypes.is_struct(kind):
-        return pa.struct([field.with_type(_as_integers(field.type)) for field in kind])
-    if patypes.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_integers(kind.value_type)), kind.list_size)
-    if patypes.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_as_integers(kind.value_type)))
-    if patypes.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_as_integers(kind.value_type)))
-    return kind
+    if not patypes.is_temporal(kind):
+        return kind
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
 def _refuse_repeated(index: IdIndex, job: StagingJob) -> None:

@@ -308,17 +308,10 @@ def with_accelerate(bundle: str, cache: str, out: str) -> dict[str, Outcome]:
     return result
 
 
-def _trained(ds: Any, out: str, **options: Any) -> Outcome:
-    """`Trainer` with a ledger in its collate function: rows that the model gets are counted."""
-    from transformers import Trainer, TrainingArguments, default_data_collator
+def _settings(out: str, **options: Any) -> Any:
+    from transformers import TrainingArguments
 
-    ledger = lithi.Ledger(ds)
-
-    def collate(rows: list[Any]) -> dict[str, Any]:
-        ledger.observe(rows)
-        return dict(default_data_collator(rows))
-
-    settings = TrainingArguments(
+    return TrainingArguments(
         output_dir=out,
         per_device_train_batch_size=2,
         num_train_epochs=1,
@@ -330,6 +323,19 @@ def _trained(ds: Any, out: str, **options: Any) -> Outcome:
         remove_unused_columns=False,
         **options,
     )
+
+
+def _trained(ds: Any, out: str, **options: Any) -> Outcome:
+    """`Trainer` with a ledger in its collate function: rows that the model gets are counted."""
+    from transformers import Trainer, default_data_collator
+
+    ledger = lithi.Ledger(ds)
+
+    def collate(rows: list[Any]) -> dict[str, Any]:
+        ledger.observe(rows)
+        return dict(default_data_collator(rows))
+
+    settings = _settings(out, **options)
     Trainer(model=Tiny(), args=settings, train_dataset=ds, data_collator=collate).train()
     if dist.is_initialized():
         ledger.gather()
@@ -392,7 +398,7 @@ def one_process(bundle: str, cache: str, out: str) -> dict[str, Outcome]:
 
 def _watched_by_trainer(ds: Any, out: str) -> Outcome:
     """A Trainer whose loader is watched; it drops the last row."""
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     ledger = lithi.Ledger(ds)
 
@@ -408,18 +414,7 @@ def _watched_by_trainer(ds: Any, out: str) -> Outcome:
         tensors = {name: torch.stack([row[name] for row in rows]) for name in ("x", "labels")}
         return {**tensors, "item_id": [row["item_id"] for row in rows]}
 
-    settings = TrainingArguments(
-        output_dir=out,
-        per_device_train_batch_size=2,
-        num_train_epochs=1,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        logging_strategy="no",
-        remove_unused_columns=False,
-        dataloader_drop_last=True,
-    )
+    settings = _settings(out, dataloader_drop_last=True)
     Watching(model=Tiny(), args=settings, train_dataset=ds, data_collator=collate).train()
     return outcome(ledger.reconcile)
 

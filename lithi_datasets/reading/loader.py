@@ -21,7 +21,6 @@ from lithi_datasets.reading.plan import StepPlan
 from lithi_datasets.reading.processes import accelerate_place, accelerate_processes
 from lithi_datasets.reading.rows import RowReader
 from lithi_datasets.reading.state import STATE_VERSION, check_state, taken
-from lithi_datasets.reading.tensors import masked_columns, refuse_mask_collisions
 
 __all__ = ["Loader", "MapLoader", "as_it_is", "torch_loader"]
 
@@ -158,8 +157,6 @@ class MapLoader(Loader):
         self.known = provenance_of(ds)
         self._view = str(ds._fingerprint)
         reader = RowReader(ds)
-        masks = masked_columns(reader.schema, self.known.nullable)
-        refuse_mask_collisions(reader.schema.names, masks)
         key = f"{self.known.content_sha256}:{self._view}"
         self._steps = _Steps(options, reader.rows)
         self.options = options

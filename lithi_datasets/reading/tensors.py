@@ -131,12 +131,10 @@ class BatchMaker:
     def __init__(self, schema: pa.Schema, *, masks: frozenset[str] | None) -> None:
         self.schema, self._masks = schema, masks
         masked = masked_columns(schema, masks or ())
-        taken: set[str] = set()
+        refuse_mask_collisions(schema.names, masked)
         for name in schema.names:
-            for key in (name, mask_name(name)) if name in masked else (name,):
-                if key in taken:
-                    _refuse_collision(key)
-                taken.add(key)
+            if len(schema.get_all_field_indices(name)) > 1:
+                _refuse_collision(name)
         self._columns = tuple(
             (field.name, is_plain(field.type), dense(field.type), field.name in masked)
             for field in schema
