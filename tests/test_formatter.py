@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-import inspect
 import pickle
-import subprocess
-import sys
-import textwrap
 import warnings
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,73 +16,20 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets.distributed import split_dataset_by_node
-from datasets.formatting import _FORMAT_TYPES, get_format_type_from_alias, get_formatter
+from datasets.formatting import get_formatter
+from formatter_rows import NEW_STREAMS, TENSORS, dataset_of, every_column, untouched
 
 import lithi_datasets as lithi
 from lithi_datasets.errors import UsageError
-from lithi_datasets.reading.formatter import FORMAT, LithiFormatName, TorchExactFormatter, register
+from lithi_datasets.reading.formatter import FORMAT
 from lithi_datasets.reading.tensors import StructColumn
 from lithi_datasets.testing import write_bundle
-
-NEW_STREAMS = int(datasets.__version__.split(".")[0]) >= 5
-POINT = pa.struct(
-    [
-        ("x", pa.int8()),
-        ("t", pa.string()),
-        ("v", pa.list_(pa.float32(), 2)),
-        ("r", pa.list_(pa.int16())),
-    ]
-)
-MAKERS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
-    "flag": (pa.bool_(), lambda i: i % 2 == 0),
-    "i8": (pa.int8(), lambda i: i - 3),
-    "u16": (pa.uint16(), lambda i: 2**16 - 1 - i),
-    "u32": (pa.uint32(), lambda i: 2**32 - 1 - i),
-    "u64": (pa.uint64(), lambda i: 2**63 + 1 + i),
-    "i64": (pa.int64(), lambda i: 2**53 + 1 + i),
-    "f16": (pa.float16(), lambda i: np.float16(i / 2)),
-    "f32": (pa.float32(), lambda i: i / 7),
-    "f64": (pa.float64(), lambda i: 1e300 + i),
-    "date": (pa.date32(), lambda i: i),
-    "date_ms": (pa.date64(), lambda i: i * 86_400_000),
-    "time": (pa.time32("ms"), lambda i: i),
-    "time_us": (pa.time64("us"), lambda i: i),
-    "lasted": (pa.duration("s"), lambda i: i),
-    "at": (pa.timestamp("us", "Europe/Berlin"), lambda i: i),
-    "fixed": (pa.list_(pa.uint16(), 3), lambda i: [i, i + 1, i + 2]),
-    "matrix": (pa.list_(pa.list_(pa.int8(), 2), 3), lambda i: [[i, i], [1, 2], [3, 4]]),
-    "words": (pa.list_(pa.string(), 2), lambda i: ["a", str(i)]),
-    "ragged": (pa.list_(pa.int16()), lambda i: list(range(i % 5))),
-    "equal": (pa.list_(pa.int16()), lambda i: [i, i]),
-    "points": (pa.list_(pa.list_(pa.float32(), 2)), lambda i: [[1.0, 2.0]] * (i % 3)),
-    "deep": (pa.list_(pa.list_(pa.int32())), lambda i: [[1], [], [2, 3]][: i % 4]),
-    "large": (pa.large_list(pa.float64()), lambda i: [1.5] * (i % 3)),
-    "tags": (pa.list_(pa.string()), lambda i: ["x", None][: i % 3]),
-    "point": (POINT, lambda i: {"x": i, "t": "t", "v": [1, i], "r": list(range(i % 3))}),
-    "boxes": (pa.list_(pa.struct([("k", pa.uint8())])), lambda i: [{"k": k} for k in range(i % 3)]),
-    "text": (pa.string(), lambda i: f"t{i}"),
-    "raw": (pa.binary(), lambda i: b"\xff\x00"),
-    "price": (pa.decimal128(10, 2), lambda i: Decimal(f"{i}.50")),
-}  # fmt: skip
-TENSORS = [
-    *("flag", "i8", "u16", "u32", "u64", "i64", "f16", "f32", "f64"),
-    *("date", "date_ms", "time", "time_us", "lasted", "at", "fixed", "matrix"),
-]
-
-
-def _table(rows: int, first: int = 0, *, nulls: bool = False) -> pa.Table:
-    columns = {"item_id": pa.array([f"i{i}" for i in range(first, first + rows)])}
-    for name, (kind, make) in MAKERS.items():
-        values = [None if nulls and i % 4 == 1 else make(i) for i in range(first, first + rows)]
-        columns[name] = pa.array(values, kind)
-    columns["lithi_status"] = pa.array(["accepted"] * rows)
-    return pa.table(columns)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no_nulls", "nulls"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
-    tables = [_table(5, nulls=request.param), _table(7, 5, nulls=request.param)]
+    tables = [every_column(5, nulls=request.param), every_column(7, 5, nulls=request.param)]
     write_bundle(folder / "b", tables)
     lithi.load(folder / "b", cache_dir=folder / "cache")
     return folder
@@ -99,10 +41,6 @@ def _mapped(bundle: Path) -> datasets.Dataset:
 
 def _streamed(bundle: Path) -> datasets.IterableDataset:
     return lithi.load(bundle / "b", streaming=True).with_format(FORMAT)
-
-
-def _of(table: pa.Table) -> datasets.Dataset:
-    return datasets.Dataset(datasets.table.InMemoryTable(table))
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -181,10 +119,6 @@ def test_each_value_is_what_the_bundle_says(bundle: Path) -> None:
     }
 
 
-def _untouched(_: Any) -> dict[str, Any]:
-    return {}
-
-
 def _all(row: dict[str, Any]) -> bool:
     return True
 
@@ -195,18 +129,18 @@ def _every(batch: dict[str, Any]) -> list[bool]:
 
 OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda s: s,
-    "map": lambda s: s.map(_untouched),
+    "map": lambda s: s.map(untouched),
     "filter": lambda s: s.filter(_all),
     "filter_batched": lambda s: s.filter(_every, batched=True, batch_size=1),
     "shuffle": lambda s: s.shuffle(seed=1, buffer_size=5),
     "take": lambda s: s.take(7),
     "skip": lambda s: s.skip(2),
     "select_columns": lambda s: s.select_columns(["item_id", "fixed", "at", "u64"]),
-    "map_shuffle": lambda s: s.map(_untouched).shuffle(seed=2, buffer_size=4),
-    "filter_map": lambda s: s.filter(_all).map(_untouched),
-    "shuffle_map_take": lambda s: s.shuffle(seed=1, buffer_size=3).map(_untouched).take(6),
+    "map_shuffle": lambda s: s.map(untouched).shuffle(seed=2, buffer_size=4),
+    "filter_map": lambda s: s.filter(_all).map(untouched),
+    "shuffle_map_take": lambda s: s.shuffle(seed=1, buffer_size=3).map(untouched).take(6),
     "shuffle_filter_skip": lambda s: s.shuffle(seed=1, buffer_size=3).filter(_all).skip(1),
-    "map_to_features": lambda s: s.map(_untouched, features=s.features),
+    "map_to_features": lambda s: s.map(untouched, features=s.features),
     "node": lambda s: split_dataset_by_node(s, 1, 3),
     "format_again": lambda s: s.with_format(None).take(6).with_format(FORMAT),
 }
@@ -316,7 +250,7 @@ def test_nanoseconds_are_exact_or_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_with_a_null_is_refused_and_its_rows_are_not() -> None:
-    ds = _of(
+    ds = dataset_of(
         pa.table({"n": pa.array([1, None], pa.int32()), "t": pa.array([None, "x"])})
     ).with_format(FORMAT)
     assert [row["n"] for row in ds] == [torch.tensor(1, dtype=torch.int32), None]
@@ -343,7 +277,7 @@ def test_structs_survive_the_way_that_a_dataloader_takes_batches_apart() -> None
         pa.struct([("x", pa.int8()), ("v", pa.list_(pa.float32(), 2))]),
     )
     for table in (pa.table({"p": points}), pa.table({"p": points, "n": pa.array(range(6))})):
-        ds = _of(table).with_format(FORMAT)
+        ds = dataset_of(table).with_format(FORMAT)
         assert _same(ds.__getitems__([0, 3, 5]), [ds[0], ds[3], ds[5]])
         batches = list(torch.utils.data.DataLoader(ds, batch_size=4))
         assert [batch["p"]["x"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5]]
@@ -354,21 +288,23 @@ def test_structs_survive_the_way_that_a_dataloader_takes_batches_apart() -> None
             assert _same(kept, ds[1:3]["p"])
 
 
+def _added(row: dict[str, Any]) -> dict[str, Any]:
+    number = int(row["n"])
+    return {
+        "twice": row["n"] * 2,
+        "long": number,
+        "half": number / 2,
+        "tokens": list(row["b"]),
+        "day": dt.date(1970, 1, 1 + number),
+        "name": "x",
+    }
+
+
 def test_columns_that_map_adds_follow_their_arrow_type() -> None:
-    ds = _of(
+    ds = dataset_of(
         pa.table({"n": pa.array([1, 2, 3], pa.int8()), "b": pa.array([b"ab", b"c", b""])})
     ).with_format(FORMAT)
-    added = ds.map(
-        lambda row: {
-            "twice": row["n"] * 2,
-            "long": int(row["n"]),
-            "half": int(row["n"]) / 2,
-            "size": len(row["b"]),
-            "tokens": list(row["b"]),
-            "day": dt.date(1970, 1, 1 + int(row["n"])),
-            "name": "x",
-        }
-    )
+    added = ds.map(lambda row: {**_added(row), "size": len(row["b"])})
     batch = added[:]
     assert (batch["n"].dtype, batch["twice"].dtype) == (torch.int8, torch.int8)
     assert batch["twice"].tolist() == [2, 4, 6]
@@ -377,14 +313,9 @@ def test_columns_that_map_adds_follow_their_arrow_type() -> None:
     assert (batch["day"].tolist(), batch["name"]) == ([1, 2, 3], ["x"] * 3)
     stream = ds.to_iterable_dataset().map(
         lambda row: {
-            "twice": row["n"] * 2,
-            "long": int(row["n"]),
-            "half": int(row["n"]) / 2,
-            "tokens": list(row["b"]),
+            **_added(row),
             "pair": torch.tensor([1, 2], dtype=torch.int16),
             "array": np.array([[1.5]], "f4"),
-            "day": dt.date(1970, 1, 1 + int(row["n"])),
-            "name": "x",
             "nothing": None,
             "odd": object,
         }
@@ -399,7 +330,7 @@ def test_columns_that_map_adds_follow_their_arrow_type() -> None:
 
 
 def test_rows_of_a_stream_that_do_not_make_one_tensor_are_refused() -> None:
-    ds = _of(pa.table({"n": pa.array([1, 2])})).with_format(FORMAT).to_iterable_dataset()
+    ds = dataset_of(pa.table({"n": pa.array([1, 2])})).with_format(FORMAT).to_iterable_dataset()
     uneven = ds.map(lambda row: {"x": torch.zeros(int(row["n"]))})
     with pytest.raises(
         UsageError, match=r"(?s)'x'.*torch\.float32\[1\], torch\.float32\[2\].*features="
@@ -409,7 +340,7 @@ def test_rows_of_a_stream_that_do_not_make_one_tensor_are_refused() -> None:
     declared = ds.map(lambda row: {"x": torch.zeros(int(row["n"]))}, features=kind)
     (batch,) = declared.iter(2)
     assert [len(row) for row in batch["x"]] == [1, 2]
-    wrong = ds.map(_untouched).cast(datasets.Features({"n": datasets.Value("date32")}))
+    wrong = ds.map(untouched).cast(datasets.Features({"n": datasets.Value("date32")}))
     assert [row["n"].item() for row in wrong] == [1, 2]
     text = ds.map(lambda row: {"n": "x"}).cast(
         datasets.Features({"n": datasets.Value("timestamp[s]")})
@@ -424,7 +355,7 @@ def test_rows_of_a_stream_that_do_not_make_one_tensor_are_refused() -> None:
 
 def test_batches_that_datasets_makes_follow_the_types_too() -> None:
     fixed = pa.array([[1, 2]] * 3, pa.list_(pa.uint16(), 2))
-    ds = _of(pa.table({"n": pa.array([1, 2, 3], pa.int8()), "f": fixed})).with_format(FORMAT)
+    ds = dataset_of(pa.table({"n": pa.array([1, 2, 3], pa.int8()), "f": fixed})).with_format(FORMAT)
     stored = ds.batch(2)
     streamed = ds.to_iterable_dataset().batch(2)
     for rows in (list(stored), list(streamed)):
@@ -436,7 +367,7 @@ def test_batches_that_datasets_makes_follow_the_types_too() -> None:
 
 
 def test_columns_and_output_all_columns_work() -> None:
-    ds = _of(
+    ds = dataset_of(
         pa.table(
             {"n": pa.array([1, 2], pa.int8()), "m": pa.array([3, None]), "t": pa.array(["a", "b"])}
         )
@@ -468,114 +399,13 @@ def test_class_labels_are_int64() -> None:
 
 
 def test_format_keywords_are_refused() -> None:
-    ds = _of(pa.table({"n": pa.array([1])}))
+    ds = dataset_of(pa.table({"n": pa.array([1])}))
     with pytest.raises(UsageError, match="dtype, layout"):
         ds.with_format(FORMAT, layout=1, dtype=torch.float32)
     with pytest.raises(UsageError, match="takes no keywords"):
         get_formatter(FORMAT, device="cpu")
     assert ds.with_format(FORMAT).format["format_kwargs"] == {}
     assert ds.with_format(FORMAT).to_iterable_dataset()._formatting.format_type == FORMAT
-
-
-def test_registering_again_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    before = dict(_FORMAT_TYPES)
-    prepare = datasets.IterableDataset._prepare_ex_iterable_for_iteration
-    datasets.logging.enable_propagation()
-    try:
-        register()
-    finally:
-        datasets.logging.disable_propagation()
-    assert not caplog.records
-    assert before == _FORMAT_TYPES
-    assert datasets.IterableDataset._prepare_ex_iterable_for_iteration is prepare
-
-
-def test_the_name_is_a_string_that_brings_its_package_along(tmp_path: Path) -> None:
-    assert FORMAT == "lithi_torch"
-    assert hash(FORMAT) == hash("lithi_torch")
-    assert type(pickle.loads(pickle.dumps(FORMAT))) is LithiFormatName
-    assert LithiFormatName.__module__.encode() in pickle.dumps(FORMAT)
-    ds = _of(pa.table({"n": pa.array([1], pa.uint16())}))
-    named = ds.with_format("lithi_torch")
-    assert type(named._format_type) is LithiFormatName
-    assert type(named.to_iterable_dataset()._formatting.format_type) is LithiFormatName
-    named.save_to_disk(tmp_path / "saved")
-    again = datasets.load_from_disk(tmp_path / "saved")
-    assert again.format["type"] == "lithi_torch"
-    assert again[0]["n"].dtype is torch.uint16
-
-
-SPAWNED = """
-    import multiprocessing, sys
-
-    def read(given):
-        # This child imports nothing but what unpickling the datasets brings.
-        for name, ds in given.items():
-            row = next(iter(ds))
-            print(name, row["n"].dtype, row["v"].dtype, flush=True)
-
-    if __name__ == "__main__":
-        import datasets, pyarrow as pa
-        import lithi_datasets
-        v = pa.array([[1.0]], pa.list_(pa.float64(), 1))
-        table = pa.table({"n": pa.array([1], pa.uint16()), "v": v})
-        ds = datasets.Dataset(datasets.table.InMemoryTable(table)).with_format("lithi_torch")
-        given = {"map": ds, "stream": ds.to_iterable_dataset()}
-        process = multiprocessing.get_context("spawn").Process(target=read, args=(given,))
-        process.start()
-        process.join()
-        sys.exit(process.exitcode)
-"""
-
-
-def test_a_spawned_process_knows_the_format_by_unpickling(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SPAWNED))
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n")[:2] == [
-        f"{name} torch.uint16 torch.float64" for name in ("map", "stream")
-    ]
-
-
-# What of `datasets` this rests on.
-
-
-def test_streams_alone_name_a_token_when_they_ask_for_a_formatter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    named: list[tuple[str, bool]] = []
-    stock = TorchExactFormatter.__init__
-
-    def watch(self: TorchExactFormatter, *args: Any, **keywords: Any) -> None:
-        caller = next(
-            f.frame for f in inspect.stack() if f.function not in ("watch", "get_formatter")
-        )
-        owner = type(caller.f_locals.get("self")).__name__
-        named.append((f"{owner}.{caller.f_code.co_name}", "token_per_repo_id" in keywords))
-        stock(self, *args, **keywords)
-
-    monkeypatch.setattr(TorchExactFormatter, "__init__", watch)
-    ds = _of(pa.table({"n": pa.array([1, 2])})).with_format(FORMAT)
-    ds[0], ds[:], ds["n"][:], list(ds), list(ds.iter(1))
-    ds.map(_untouched, batched=True), ds.filter(lambda row: True)
-    stream = ds.to_iterable_dataset()
-    (
-        list(stream),
-        list(stream.iter(2)),
-        list(stream.map(_untouched, batched=True).iter(2)),
-        list(stream.filter(_all)),
-    )
-    with_token = {caller for caller, token in named if token}
-    assert with_token == {"FormattedExamplesIterable.__iter__"}
-    assert not with_token & {caller for caller, token in named if not token}
-
-
-def test_the_registry_takes_the_name_and_gives_it_back() -> None:
-    assert _FORMAT_TYPES[FORMAT] is TorchExactFormatter
-    assert type(get_format_type_from_alias("lithi_torch")) is LithiFormatName
-    assert type(get_formatter("lithi_torch")) is TorchExactFormatter
-    assert isinstance(get_formatter(FORMAT), datasets.formatting.formatting.TensorFormatter)
 
 
 def test_streams_of_other_formats_are_left_as_they_are(bundle: Path) -> None:
@@ -585,92 +415,3 @@ def test_streams_of_other_formats_are_left_as_they_are(bundle: Path) -> None:
     assert [row["item_id"] for row in stream.with_format("numpy").take(3)] == plain
     (table,) = stream.with_format("arrow").take(3).iter(3)
     assert table["item_id"].to_pylist() == plain
-
-
-# What the stock format does with the same data, and what this one does.
-
-
-def _stock(query: Callable[[], Any]) -> Any:
-    """What comes out; an exception is an outcome too."""
-    try:
-        return query()
-    except Exception as error:
-        return error
-
-
-def test_stock_format_changes_dtypes_where_ours_keeps_them() -> None:
-    ds = _of(pa.table({"f": pa.array([1e300], pa.float64()), "i": pa.array([5], pa.int8())}))
-    stock, ours = ds.with_format("torch")[:], ds.with_format(FORMAT)[:]
-    assert stock["f"].dtype is not torch.float64 or stock["i"].dtype is not torch.int8
-    assert (ours["f"].dtype, ours["f"].item()) == (torch.float64, 1e300)
-    assert ours["i"].dtype is torch.int8
-
-
-def test_stock_format_makes_large_unsigned_numbers_negative() -> None:
-    ds = _of(pa.table({"u": pa.array([2**63 + 1], pa.uint64())}))
-    stock = _stock(lambda: int(ds.with_format("torch")[:]["u"][0]))
-    assert stock != 2**63 + 1
-    assert ds.with_format(FORMAT)[:]["u"].item() == 2**63 + 1
-
-
-def test_stock_format_flips_a_nullable_integer_to_float_and_loses_it() -> None:
-    ds = _of(pa.table({"n": pa.array([2**53 + 1, 5, None], pa.int64())}))
-    stock = ds.with_format("torch")
-    assert stock[0:2]["n"].dtype is not stock[0:3]["n"].dtype
-    assert stock[0:3]["n"][0].item() != 2**53 + 1
-    ours = ds.with_format(FORMAT)
-    assert ours[0:2]["n"].tolist() == [2**53 + 1, 5]
-    assert ours[0]["n"].item() == 2**53 + 1
-    with pytest.raises(UsageError):
-        ours[0:3]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_stock_format_fails_on_a_list_column_whose_first_row_is_null() -> None:
-    ds = _of(pa.table({"v": pa.array([None, [1], [2, 3]], pa.list_(pa.int64()))}))
-    stock = _stock(lambda: ds.with_format("torch")[:]["v"])
-    right = isinstance(stock, list) and [None if r is None else r.tolist() for r in stock]
-    assert isinstance(stock, Exception) or right == [None, [1], [2, 3]]
-    first, *rest = ds.with_format(FORMAT)[:]["v"]
-    assert first is None
-    assert [row.tolist() for row in rest] == [[1], [2, 3]]
-
-
-@pytest.mark.parametrize("name", ["date", "time", "at", "lasted", "price"])
-def test_stock_format_fails_on_times_and_decimals(name: str) -> None:
-    ds = _of(_table(3).select([name]))
-    stock = _stock(lambda: ds.with_format("torch")[:][name])
-    assert isinstance(stock, Exception)
-    ours = ds.with_format(FORMAT)[:][name]
-    if name == "price":
-        assert ours == [Decimal("0.50"), Decimal("1.50"), Decimal("2.50")]
-    else:
-        assert (ours.dtype, ours.tolist()) == (torch.int64, [0, 1, 2])
-
-
-def test_stock_format_gives_a_tensor_or_a_list_depending_on_the_batch() -> None:
-    ds = _of(pa.table({"r": pa.array([[1, 2], [3, 4], [5]], pa.list_(pa.int64()))}))
-    stock, ours = ds.with_format("torch"), ds.with_format(FORMAT)
-    assert type(stock[0:2]["r"]) is not type(stock[0:3]["r"])
-    assert type(ours[0:2]["r"]) is type(ours[0:3]["r"]) is list
-    assert [row.tolist() for row in ours[0:3]["r"]] == [[1, 2], [3, 4], [5]]
-
-
-def test_stock_streams_take_no_dtype_where_ours_needs_none() -> None:
-    ds = _of(pa.table({"f": pa.array([1e300], pa.float64())})).to_iterable_dataset()
-    stock = _stock(lambda: next(iter(ds.with_format("torch", dtype=torch.float64)))["f"].dtype)
-    assert isinstance(stock, TypeError) or stock is torch.float64
-    assert next(iter(ds.with_format("torch")))["f"].dtype is torch.float32
-    assert next(iter(ds.with_format(FORMAT)))["f"].item() == 1e300
-
-
-def test_stock_streams_lose_integers_beside_nulls_after_map() -> None:
-    ds = _of(pa.table({"n": pa.array([2**53 + 1, None], pa.int64())})).to_iterable_dataset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        stock = _stock(lambda: [row["n"] for row in ds.with_format("torch").map(_untouched)])
-    assert isinstance(stock, Exception) or stock[1] is not None
-    assert [row["n"] for row in ds.with_format(FORMAT).map(_untouched)] == [
-        torch.tensor(2**53 + 1),
-        None,
-    ]

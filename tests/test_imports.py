@@ -206,6 +206,11 @@ def test_a_module_fits_on_a_few_screens(module: str) -> None:
     assert lines <= MAX_MODULE_LINES
 
 
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda p: p.stem)
+def test_so_does_a_file_of_tests(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").count("\n") <= MAX_MODULE_LINES
+
+
 def _statement_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of its statements: a signature of one argument a line and the docstring are read as
     tables.
