@@ -267,15 +267,16 @@ def test_a_nul_in_a_name_is_refused_by_name_and_not_cut_there(
     assert not list(cache_dir.rglob("*.arrow"))
 
 
-def test_two_thousand_columns_take_no_time() -> None:
+def test_two_thousand_columns_take_near_linear_time() -> None:
     def seconds(columns: int) -> float:
         fields = [field(f"c{n}", {"list": "float32", "length": 4}) for n in range(columns)]
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(features(fields)) == len(output_schema(fields)) == columns
-        return time.perf_counter() - start
+        return time.process_time() - start
 
-    seconds(10)
-    assert seconds(2000) < 2
+    tenth = min(seconds(200) for _ in range(3))
+    # Quadratic time would be 100 times as much.
+    assert seconds(2000) < 40 * tenth + 0.1
 
 
 def test_the_declaration_of_every_type_leads_back_to_it() -> None:
