@@ -21,20 +21,15 @@ from typing import Any
 from lithi_datasets.errors import LithiError, StateError, UsageError
 from lithi_datasets.ledger_account import Account, first_named
 from lithi_datasets.ledger_drops import dropped_rows
-from lithi_datasets.ledger_ids import ids_of
-from lithi_datasets.ledger_lines import Lines
 from lithi_datasets.ledger_report import Expected, Faults, Reconciliation, problems, reconciled
 from lithi_datasets.ledger_source import IdSource, rows_loaded, source_of
 from lithi_datasets.ledger_state import Holding, check_index, check_scope
-from lithi_datasets.ledger_watch import Watched, refuse_worker
+from lithi_datasets.ledger_waiting import Waiting
+from lithi_datasets.ledger_watch import Watched
 from lithi_datasets.provenance import Provenance, provenance_of
+from lithi_datasets.reading.origins import want_origins
 
 __all__ = ["Ledger", "Reconciliation", "Watched"]
-
-FLUSH_BYTES = 2**21
-"""So much text of ids is counted together: the more, the less it costs."""
-
-_LOOK_AROUND = 16
 
 Exchange = Callable[[Any], list[Any]]
 """Gives every rank what each rank gave, in rank order."""
@@ -95,7 +90,8 @@ class Ledger:
     ) -> None:
         self._known, self._split, self._subset, self._held = known, split, subset, held
         self._kind, self._field = type(source).__name__, known.item_id_field
-        self._account = Account(known.content_sha256, source)
+        self._account, self._waiting = Account(known.content_sha256, source), Waiting(self._field)
+        want_origins()
         self._born = (os.getpid(), uuid.uuid4().hex)
         self.reset()
 
@@ -112,16 +108,11 @@ class Ledger:
 
     def reset(self) -> None:
         """Begin the next epoch: nothing was read, nothing dropped, no other ledger joined."""
-        self._forget()
+        self._waiting.clear()
         self._dropped: dict[str, int] = {}
         self._named: Faults | None = None
         self._joined = False
         self._account.clear()
-
-    def _forget(self) -> None:
-        self._texts: list[bytes] = []
-        self._sizes: list[int] = []
-        self._waiting = 0
 
     def watch(self, loader: Any) -> Watched:
         """The batches of a loader, counted as they come; its length and attributes are kept.
@@ -148,22 +139,10 @@ class Ledger:
             UsageError: it has no ids, they are no strings, or this is a worker of a DataLoader,
                 whose counts would be lost with it.
         """
-        if not len(self._sizes) % _LOOK_AROUND:
-            refuse_worker()
-        try:
-            ids = batch[self._field]
-            if type(ids) is not list:
-                raise TypeError
-            text, count = "\n".join(ids).encode(), len(ids)
-        except (LookupError, TypeError, ValueError):
-            text, count, lone = ids_of(batch, self._field)
+        if self._waiting.add(batch):
+            lone = self._waiting.lone
             self._account.note_foreign(lone, len(lone))
-        if count:
-            self._texts.append(text)
-            self._sizes.append(count)
-            self._waiting += len(text)
-            if self._waiting >= FLUSH_BYTES:
-                self._counted()
+            self._counted(last=False)
 
     def account_dropped(self, loader: Any) -> None:
         """Account for the rows that a loader's `drop_last` leaves out of the epoch.
@@ -175,12 +154,10 @@ class Ledger:
         """
         self._dropped.update(dropped_rows(loader, f"{self._token}:{len(self._dropped)}"))
 
-    def _counted(self) -> Account:
-        """The account, with no ids waiting."""
-        if self._sizes:
-            lines = Lines(self._texts, self._sizes)
-            self._forget()
-            self._account.count(lines)
+    def _counted(self, *, last: bool = True) -> Account:
+        """The account, with no ids waiting, but perhaps for the last ones."""
+        for some in self._waiting.taken(last=last):
+            self._account.count(some)
         return self._account
 
     def reconcile(self) -> Reconciliation:
@@ -387,7 +364,7 @@ class Ledger:
         held = Holding.of_state(state_dict)
         check_scope(held.scope, self._scope, "The state")
         self._account.restore(held)
-        self._forget()
+        self._waiting.clear()
         self._dropped = dict(held.dropped)
         self._named, self._joined = None, False
         self._born = (os.getpid(), _token_of(state_dict))

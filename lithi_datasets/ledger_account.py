@@ -6,6 +6,7 @@ id from the first batch on that does not, or where other ledgers and states have
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from lithi_datasets.ledger_report import NAMED, Faults
 from lithi_datasets.ledger_runs import RowRuns
 from lithi_datasets.ledger_source import IdSource, MapRows, PartRows
 from lithi_datasets.ledger_state import Holding, check_index
+from lithi_datasets.ledger_waiting import Columns
 
 __all__ = ["Account", "first_named"]
 
@@ -73,6 +75,8 @@ class Account:
     def index(self) -> IdIndex:
         """The expected ids and all counts: from here on it is counted by id."""
         if self._index is None:
+            if self._runs is not None:
+                self._runs.forget_hashes()  # the index takes their memory
             self._index = self._new_index(0)
         if self._by_row is not None:
             seen, start = self._by_row.seen, 0
@@ -128,22 +132,41 @@ class Account:
         """How many rows there are, and how many came."""
         return self.index.tally() if self._by_row is None else self._by_row.tally()
 
-    def count(self, lines: Lines) -> None:
+    def count(self, batches: Columns | Lines) -> None:
         """Count ids as come once more.
 
         Raises:
             UsageError: an id holds a line feed.
         """
-        if self._by_row is not None and self._by_row.take_all(lines):
+        by_row = self._by_row
+        if by_row is not None and (self._at_positions(batches) or by_row.take_all(batches)):
             return
-        if self._by_row is None:
-            self._count(lines.keys(self._content_sha256, self.index.attempt), lines.array)
+        if by_row is None:
+            self._count(batches.keys(self._content_sha256, self.index.attempt), batches.array)
             return
-        ids = lines.array()
-        left = self._by_row.take(ids, lines.sizes)
+        ids = batches.array()
+        left = by_row.take(ids, batches.sizes)
         if left:
             ids = pa.concat_arrays([ids.slice(first, size) for first, size in left])
             self._count(self._keys(ids, self.index), lambda: ids)
+
+    def _at_positions(self, batches: Columns | Lines) -> bool:
+        """Whether each id is that of a row where its loader had it from; they are then counted.
+
+        Where there is an index already, it is asked instead: both would be too much to hold.
+        """
+        by_row = self._by_row
+        if by_row is None or self._index is not None or not isinstance(batches, Columns):
+            return False
+        if not batches.shuffled:
+            return False
+        keys_of = functools.partial(id_keys, content_sha256=self._content_sha256, attempt=0)
+        keys = keys_of(batches.array())
+        blocks = batches.blocks
+        if blocks is not None and by_row.take_blocks(blocks, keys, keys_of):
+            return True
+        positions = batches.positions
+        return positions is not None and by_row.take_at(positions, keys, keys_of)
 
     def _count(self, keys: Keys, ids: Callable[[], pa.Array]) -> None:
         foreign = self.index.add(keys)

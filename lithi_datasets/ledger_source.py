@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import datasets
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -154,6 +155,16 @@ class MapRows:
         row: int = pc.index(ids.slice(start), pa.scalar(item, ids.type)).as_py()
         return row if row < 0 else start + row
 
+    def codes(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """The statuses of a dataset that is `in_order`, as `IdBatch` has them, some at a time."""
+        table = rows_of(self.ds)[0]
+        if STATUS_FIELD not in table.column_names:
+            yield np.zeros(len(self.ds), dtype=np.uint8)
+            return
+        for chunk in table.column(STATUS_FIELD).chunks:
+            for start in range(0, len(chunk), _ROWS):
+                yield _status_codes(chunk.slice(start, _ROWS))
+
     def batches(self) -> Iterator[IdBatch]:
         """The rows, 65,536 at a time."""
         wanted = _wanted(self.ds.column_names, self.known)
@@ -251,13 +262,17 @@ def _of_batch(batch: pa.RecordBatch, item_id_field: str) -> IdBatch:
     _check_ids(ids, item_id_field)
     if STATUS_FIELD not in batch.schema.names:
         return IdBatch(ids)
-    column = batch.column(STATUS_FIELD)
+    return IdBatch(ids, _status_codes(batch.column(STATUS_FIELD)))
+
+
+def _status_codes(column: pa.Array) -> npt.NDArray[np.uint8]:
     if not _is_text(column):
         _refuse_values(STATUS_FIELD, ", ".join(STATUSES), column)
     codes = pc.index_in(column, value_set=pa.array(STATUSES, column.type))
     if codes.null_count:
         _refuse_values(STATUS_FIELD, ", ".join(STATUSES), column.filter(codes.is_null()))
-    return IdBatch(ids, codes.to_numpy().astype(np.uint8))
+    found: npt.NDArray[np.uint8] = codes.to_numpy().astype(np.uint8)
+    return found
 
 
 def _check_ids(ids: pa.Array, name: str) -> None:

@@ -73,6 +73,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
             "ledger_runs",
             "ledger_source",
             "ledger_state",
+            "ledger_waiting",
             "ledger_watch",
         },
         {"errors", "manifest", "parts", "bundle", "builder", "reading"},

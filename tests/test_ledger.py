@@ -429,4 +429,4 @@ def test_ids_that_are_no_strings_are_refused(bundle: Path) -> None:
         with pytest.raises(lithi.UsageError, match="Item ids are strings") as caught:
             ledger.observe({"item_id": wrong})
         assert caught.value.found == found
-    assert len(ledger._sizes) == 0
+    assert len(ledger._waiting._sizes) == 0

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lithi_datasets as lithi
-from lithi_datasets import ledger as ledger_module
+from lithi_datasets import ledger_waiting
 from lithi_datasets.ledger_ids import ids_of
 from lithi_datasets.ledger_index import id_keys
 from lithi_datasets.ledger_lines import Lines
@@ -119,7 +119,7 @@ def test_any_sequence_of_batches_is_counted_as_a_counter_does(
     ledger = lithi.Ledger(ds)
     model: Counter[str] = Counter()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_module, "FLUSH_BYTES", flush)
+        patch.setattr(ledger_waiting, "FLUSH_BYTES", flush)
         for number, batch in enumerate(batches):
             named = [ids[row] if row >= 0 else f"stranger {row}" for row in batch]
             model.update(named)

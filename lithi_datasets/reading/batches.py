@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.utils.data as torch_data
 
 from lithi_datasets.errors import LithiError, UsageError
 from lithi_datasets.reading.order import EpochOrder, whole
+from lithi_datasets.reading.origins import Origins
 from lithi_datasets.reading.plan import StepPlan, check_rank
-from lithi_datasets.reading.rows import RowReader, joined
+from lithi_datasets.reading.rows import Lot, RowReader, joined
 from lithi_datasets.reading.tensors import BatchMaker
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import numpy.typing as npt
+
+    from lithi_datasets.provenance import Provenance
 
 __all__ = ["Failure", "LoaderOptions", "MapBatches", "StepItem", "in_worker"]
 
 Batch = dict[str, Any]
-Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 
 GROUP_ROWS = 16_384
 """Rows that are fetched at once for coming steps: a window of the shuffled order."""
@@ -84,6 +86,14 @@ class StepItem:
     step: int
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """Rows of a dataset in any order, by their numbers."""
+
+    numbers: npt.NDArray[np.int64]
+    blocks: None = None
+
+
 def in_worker(error: LithiError) -> Failure:
     """An error of this package as an item, in a worker; raised in the process itself.
 
@@ -96,15 +106,23 @@ def in_worker(error: LithiError) -> Failure:
 
 
 class MapBatches(torch_data.Dataset[Any]):
-    """The batches of a rank, by `StepItem`."""
+    """The batches of a rank, by `StepItem`.
+
+    Args:
+        reader: of the rows.
+        options: of the loader.
+        key: of the order, see `EpochOrder`.
+        known: of the dataset.
+    """
 
     def __init__(
-        self, reader: RowReader, options: LoaderOptions, key: str, masks: frozenset[str]
+        self, reader: RowReader, options: LoaderOptions, key: str, known: Provenance
     ) -> None:
         self._reader, self._options, self._key = reader, options, key
-        self._make = BatchMaker(reader.schema, masks=masks)
-        self._ahead: dict[StepItem, Rows] = {}
-        self._windows: dict[int, Rows] = {}
+        self._make = BatchMaker(reader.schema, masks=frozenset(known.nullable))
+        self._origins = Origins(known.item_id_field, reader.schema)
+        self._ahead: dict[StepItem, Lot] = {}
+        self._windows: dict[int, Lot] = {}
         self._order: EpochOrder | None = None
         self._planned: StepPlan | None = None
 
@@ -113,20 +131,27 @@ class MapBatches(torch_data.Dataset[Any]):
 
     def __getitem__(self, item: StepItem) -> Batch | Failure:
         try:
-            return self._make(self._rows(item))
+            lots = self._lots(item)
+            if len(lots) == 1:
+                rows = lots[0].taken
+            else:
+                rows = joined([lot.taken for lot in lots]) if lots else self._reader.batch(0, 0)
+            batch = self._make(rows)
         except LithiError as error:
             return in_worker(error)
+        self._origins.note(batch, lots)
+        return batch
 
-    def _rows(self, item: StepItem) -> Rows:
+    def _lots(self, item: StepItem) -> list[Lot]:
         options, reader = self._options, self._reader
         plan = self._plan(item)
         if not options.shuffle and reader.contiguous:
-            return reader.batch(*plan.piece(item.step, options.rank))
+            return reader.lots(*plan.piece(item.step, options.rank))
         if self._alone and reader.contiguous:
             return self._from_windows(self._order_of(item.epoch), *plan.piece(item.step, 0))
         if item not in self._ahead:
             self._fetch(item, plan)
-        return self._ahead.pop(item)
+        return [self._ahead.pop(item)]
 
     @property
     def _alone(self) -> bool:
@@ -134,17 +159,19 @@ class MapBatches(torch_data.Dataset[Any]):
         options, wide = self._options, GROUP_ROWS * self._reader.row_bytes > GROUP_BYTES
         return options.world_size == 1 and options.num_workers < 2 and not wide
 
-    def _from_windows(self, order: EpochOrder, start: int, stop: int) -> Rows:
-        slices = []
+    def _from_windows(self, order: EpochOrder, start: int, stop: int) -> list[Lot]:
+        lots = []
         for piece in order.windows(start, stop):
             number = piece.window if piece.window is not None else 0
             if number not in self._windows:
                 window = order.window(number)
                 if window.take is None:
                     continue
-                self._windows = {number: self._reader.fetch(window.runs, window.take)}
-            slices.append(self._windows[number].slice(piece.first, piece.rows))
-        return joined(slices) if slices else self._reader.batch(0, 0)
+                rows = self._reader.fetch(window.runs, window.take)
+                self._windows = {number: Lot(rows, 0, window.rows, window)}
+            held = self._windows[number]
+            lots.append(Lot(held.rows, piece.first, piece.rows, held.window))
+        return lots
 
     def _plan(self, item: StepItem) -> StepPlan:
         if self._planned is None or self._planned.consumed != item.consumed:
@@ -169,12 +196,13 @@ class MapBatches(torch_data.Dataset[Any]):
         numbers = range(item.step, min(plan.steps, item.step + steps * stride), stride)
         pieces = [plan.piece(number, options.rank) for number in numbers]
         order = self._order_of(item.epoch)
-        rows = self._reader.take(np.concatenate([order.indices(*piece) for piece in pieces]))
+        positions = np.concatenate([order.indices(*piece) for piece in pieces])
+        rows = self._reader.take(positions)
         self._ahead.clear()
         first = 0
         for number, (start, stop) in zip(numbers, pieces, strict=True):
-            ahead = StepItem(item.epoch, item.consumed, number)
-            self._ahead[ahead] = rows.slice(first, stop - start)
+            ahead = Lot(rows, first, stop - start, _Chosen(positions))
+            self._ahead[StepItem(item.epoch, item.consumed, number)] = ahead
             first += stop - start
 
     def _order_of(self, epoch: int) -> EpochOrder:

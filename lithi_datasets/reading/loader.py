@@ -17,6 +17,7 @@ from lithi_datasets.errors import UsageError
 from lithi_datasets.provenance import Provenance, provenance_of
 from lithi_datasets.reading.batches import Failure, LoaderOptions, MapBatches, StepItem
 from lithi_datasets.reading.order import ORDER_FORMAT, whole
+from lithi_datasets.reading.origins import forget_origins
 from lithi_datasets.reading.plan import StepPlan
 from lithi_datasets.reading.processes import accelerate_place, accelerate_processes
 from lithi_datasets.reading.rows import RowReader
@@ -161,7 +162,7 @@ class MapLoader(Loader):
         self._steps = _Steps(options, reader.rows)
         self.options = options
         super().__init__(
-            MapBatches(reader, options, key, frozenset(self.known.nullable)),
+            MapBatches(reader, options, key, self.known),
             batch_size=None,
             sampler=self._steps,
             num_workers=options.num_workers,
@@ -199,12 +200,15 @@ class MapLoader(Loader):
         if self._at_end:
             steps.go_to(steps.epoch + 1)
         plan = steps.plan()
-        for number, batch in enumerate(self._delivered()):
-            steps.consumed = plan.consumed_after(number)
-            if number == plan.steps - 1:
-                # What is dropped stays so, at whatever world size the state is loaded.
-                steps.consumed, steps.dropped = steps.rows, plan.dropped
-            yield batch
+        try:
+            for number, batch in enumerate(self._delivered()):
+                steps.consumed = plan.consumed_after(number)
+                if number == plan.steps - 1:
+                    # What is dropped stays so, at whatever world size the state is loaded.
+                    steps.consumed, steps.dropped = steps.rows, plan.dropped
+                yield batch
+        finally:
+            forget_origins()
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the current one keeps its position."""

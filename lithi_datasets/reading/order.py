@@ -28,6 +28,7 @@ import json
 import operator
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +84,8 @@ class Piece:
         window: number of the window that the piece lies in, or None. Pieces of one order with the
             same number have the same `runs`.
         first: position of the piece's first row in its window.
+        blocks: of a whole window, which runs it has: `int64[k]`, ascending, of rows from 32 times
+            each number on; otherwise None.
     """
 
     runs: Runs
@@ -90,11 +93,18 @@ class Piece:
     _: KW_ONLY
     window: int | None = None
     first: int = 0
+    blocks: Rows | None = None
 
     @property
     def rows(self) -> int:
         """How many rows of P the piece is."""
         return sum(count for _, count in self.runs) if self.take is None else len(self.take)
+
+    @cached_property
+    def numbers(self) -> Rows:
+        """Those rows, by their number in the dataset: `int64[rows]`."""
+        fetched = _expand(self.runs)
+        return fetched if self.take is None else fetched.take(self.take)
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,7 @@ class EpochOrder:
         if not 0 <= number < count:
             raise UsageError("There is no such window.", expected=f"in [0, {count})", found=number)
         window = self._window(number)
-        return Piece(window.runs, window.take, window=number)
+        return Piece(window.runs, window.take, window=number, blocks=window.blocks)
 
     def gather(self, start: int, stop: int, *, gap: int = RUN_ROWS) -> Piece:
         """P[start:stop] as one piece that fetches little more than it needs; see `runs_of`.
@@ -272,22 +282,25 @@ class EpochOrder:
     def _make_window(self, number: int) -> _Window:
         seed = self._derive(number)
         if self._windows == 1:
-            return _Window(0, 0, ((0, self.rows),), _permutation(seed, self.rows))
+            every = np.arange(self._runs)
+            return _Window(0, 0, ((0, self.rows),), _permutation(seed, self.rows), every)
         firsts = self._table[:, number] * RUN_ROWS
         firsts = firsts[firsts < self.rows]
         counts = np.minimum(RUN_ROWS, self.rows - firsts)
         start = int(self._starts[number])
-        return _Window(number, start, _joined(firsts, counts), _layers(seed, counts))
+        blocks = firsts // RUN_ROWS
+        return _Window(number, start, _joined(firsts, counts), _layers(seed, counts), blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """One window: its number, first row in P and runs, and P there as positions in the runs."""
+    """One window: number, first row in P, runs, P there as positions in the runs, and blocks."""
 
     number: int
     start: int
     runs: Runs
     take: Rows
+    blocks: Rows
 
     @cached_property
     def rows(self) -> Rows:
@@ -423,6 +436,8 @@ def _pairs(firsts: Rows, counts: Rows) -> Runs:
 
 def _expand(runs: Runs) -> Rows:
     """The rows of `runs`, one after the other."""
-    firsts, counts = np.array(runs, dtype=np.int64).T
+    # Of nested tuples numpy would look at each part by itself.
+    pairs = np.fromiter(chain.from_iterable(runs), np.int64, 2 * len(runs))
+    firsts, counts = pairs[::2], pairs[1::2]
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import datasets
 
-__all__ = ["RowReader", "joined", "kept_columns"]
+__all__ = ["Lot", "RowReader", "Window", "joined", "kept_columns"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -51,6 +51,41 @@ def joined(pieces: Sequence[pa.RecordBatch | pa.Table]) -> pa.RecordBatch | pa.T
         for column in table.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+class Lot(NamedTuple):
+    """Rows `[first:first + length]` of some that were fetched together.
+
+    Attributes:
+        rows: those that were fetched.
+        first: the first row that is wanted.
+        length: how many are.
+        window: which rows of the dataset `rows` are; None where they follow each other there.
+    """
+
+    rows: pa.RecordBatch | pa.Table
+    first: int
+    length: int
+    window: Window | None = None
+
+    @property
+    def taken(self) -> pa.RecordBatch | pa.Table:
+        """The rows that are wanted."""
+        return self.rows.slice(self.first, self.length)
+
+
+class Window(Protocol):
+    """Which rows of a dataset some are."""
+
+    @property
+    def numbers(self) -> Rows:
+        """The position in the dataset of each: `int64[n]`."""
+        ...
+
+    @property
+    def blocks(self) -> Rows | None:
+        """They are all rows of the runs with these numbers, see `order.Piece`; None: of no runs."""
+        ...
 
 
 class RowReader:
@@ -105,8 +140,24 @@ class RowReader:
         """Rows [start, stop) as they lie: a record batch, or a table where they lie in several."""
         if not self.contiguous:
             return self.take(np.arange(start, stop, dtype=np.int64))
-        pieces = self._pieces(((start, stop - start),))
-        return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces, schema=self.schema)
+        lots = self.lots(start, stop)
+        if len(lots) == 1:
+            return lots[0].taken
+        pieces = [lot.taken for lot in lots] or [self._source[0][0].slice(0, 0)]
+        return pa.Table.from_batches(pieces, schema=self.schema)
+
+    def lots(self, start: int, stop: int) -> list[Lot]:
+        """Rows [start, stop) of a `contiguous` dataset, as parts of the batches they lie in."""
+        batches, starts, _ = self._source
+        found = []
+        number = int(np.searchsorted(starts, start, side="right")) - 1
+        while start < stop:
+            first = start - int(starts[number])
+            length = min(stop - start, batches[number].num_rows - first)
+            if length:
+                found.append(Lot(batches[number], first, length))
+            start, number = start + length, number + 1
+        return found
 
     def take(self, positions: Rows) -> pa.RecordBatch | pa.Table:
         """The rows at `positions`, in that order, joined.
