@@ -91,7 +91,7 @@ class Ledger:
         self._known, self._split, self._subset, self._held = known, split, subset, held
         self._kind, self._field = type(source).__name__, known.item_id_field
         self._account, self._waiting = Account(known.content_sha256, source), Waiting(self._field)
-        want_origins()
+        want_origins(self)
         self._born = (os.getpid(), uuid.uuid4().hex)
         self.reset()
 

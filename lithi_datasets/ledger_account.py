@@ -22,6 +22,7 @@ from lithi_datasets.ledger_index import (
     Tally,
     build_index,
     first_rows,
+    id_hashes,
     id_keys,
 )
 from lithi_datasets.ledger_lines import Lines
@@ -160,7 +161,7 @@ class Account:
             return False
         if not batches.shuffled:
             return False
-        keys_of = functools.partial(id_keys, content_sha256=self._content_sha256, attempt=0)
+        keys_of = functools.partial(id_hashes, content_sha256=self._content_sha256)
         keys = keys_of(batches.array())
         blocks = batches.blocks
         if blocks is not None and by_row.take_blocks(blocks, keys, keys_of):

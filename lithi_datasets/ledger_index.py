@@ -33,6 +33,7 @@ __all__ = [
     "Tally",
     "build_index",
     "first_rows",
+    "id_hashes",
     "id_keys",
     "spaced_keys",
 ]
@@ -88,6 +89,11 @@ class Tally:
         return sum(self.expected) - sum(self.seen)
 
 
+def id_hashes(ids: pa.Array, content_sha256: str) -> Keys:
+    """The hashes of ids, `uint64[len(ids)]`; `id_keys` are 62 bits of them."""
+    return hash_ids(ids, _seed(content_sha256))
+
+
 def id_keys(ids: pa.Array, content_sha256: str, attempt: int) -> Keys:
     """The numbers of ids, `uint64[len(ids)]`, the two lowest bits 0; equal on every rank.
 
@@ -97,7 +103,7 @@ def id_keys(ids: pa.Array, content_sha256: str, attempt: int) -> Keys:
         attempt: 0, or how often two ids of the dataset had one number.
     """
     if attempt == 0:
-        return hash_ids(ids, _seed(content_sha256)) & ~_STATUS_BITS
+        return id_hashes(ids, content_sha256) & ~_STATUS_BITS
     # No bundle can be made so that its ids collide under this one too.
     key = hashlib.sha256(f"{content_sha256}:{attempt}".encode()).digest()
     digests = (

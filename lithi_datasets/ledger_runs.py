@@ -92,7 +92,7 @@ class RowRuns:
     def take_blocks(self, blocks: Positions, keys: Keys, keys_of: KeysOf) -> bool:
         """Count ids if they are those of some runs of rows, in any order; else none of them is.
 
-        They are if their hashes have the same sum: any other ids have it once in 2^62.
+        They are if their hashes have the same sum: any other ids have it once in 2^64.
 
         Args:
             blocks: numbers of the runs: each has 32 rows, from 32 times its number on.

@@ -22,7 +22,7 @@ from lithi_datasets.ledger_index import id_keys
 from lithi_datasets.ledger_lines import Lines
 from lithi_datasets.ledger_runs import same_ids
 from lithi_datasets.ledger_watch import refuse_worker
-from lithi_datasets.reading.origins import origin_of
+from lithi_datasets.reading.origins import take_origin
 from lithi_datasets.reading.rows import Lot, Window
 
 __all__ = ["FLUSH_BYTES", "FLUSH_ROWS", "Columns", "Run", "Waiting"]
@@ -161,7 +161,7 @@ class Waiting:
             if type(ids) is not list:
                 raise TypeError
             # Behind a text no column waits: batches are counted in the order in which they came.
-            origin = None if self._texts else origin_of(ids)
+            origin = None if self._texts else take_origin(ids)
             if origin is None:
                 return self._add_text("\n".join(ids).encode(), len(ids))
         except (LookupError, TypeError, ValueError):

@@ -191,29 +191,40 @@ def test_a_loader_of_some_rows_and_a_ledger_of_all_agree_on_which(ds: Any) -> No
     assert (sum(tally.seen), tally.repeated, ledger._account.foreign_total) == (33_000, 0, 0)
 
 
-def test_nothing_is_remembered_before_a_ledger_wants_it_or_after_the_loaders_end(
+def test_nothing_is_remembered_where_no_ledger_lives_or_after_the_loaders_end(
     ds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origins, "_wanted", [False])
-    for batch in lithi.torch_loader(ds, 1000):
-        assert origins.origin_of(batch["item_id"]) is None
-    lithi.Ledger(ds)
-    for batch in lithi.torch_loader(ds, 1000):
-        assert origins.origin_of(batch["item_id"]) is not None
-        assert origins.origin_of(list(batch["item_id"])) is None
+    monkeypatch.setattr(origins, "_wanted", [0])
+    assert remembered(ds) == 0
+    ledger = lithi.Ledger(ds)
+    assert remembered(ds) == 41
     assert origins._recent == [None, None]
     loop = iter(lithi.torch_loader(ds, 1000, shuffle=True, seed=1))
     next(loop)
     del loop
     gc.collect()
     assert origins._recent == [None, None]
+    del ledger
+    gc.collect()
+    assert remembered(ds) == 0
+
+
+def remembered(ds: Any) -> int:
+    """Batches of an epoch whose origin is known; it is never that of a copy of the list."""
+    found = 0
+    for batch in lithi.torch_loader(ds, 1000):
+        assert origins.take_origin(list(batch["item_id"])) is None
+        found += origins.take_origin(batch["item_id"]) is not None
+        assert origins.take_origin(batch["item_id"]) is None
+    return found
 
 
 def test_a_batch_is_a_plain_dict_of_a_plain_list(ds: Any) -> None:
-    lithi.Ledger(ds)
+    ledger = lithi.Ledger(ds)
     batch = next(iter(lithi.torch_loader(ds, 10)))
     assert type(batch) is dict
     assert type(batch["item_id"]) is list
+    ledger.observe(batch)
     assert pickle.loads(pickle.dumps(batch)) == copy.deepcopy(batch) == batch
 
 

@@ -8,11 +8,12 @@ are the same objects, and has the column. A list that was changed, or that came 
 none.
 
 A batch itself stays a plain dict: what walks through batches (torch's pytree, accelerate) knows
-what to do with it. Nothing is remembered before somebody wants it, or after the loader's end.
+what to do with it. Nothing is remembered where nobody wants it, or after the loader's end.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +23,7 @@ import pyarrow.types as patypes
 if TYPE_CHECKING:
     from lithi_datasets.reading.rows import Lot
 
-__all__ = ["Origin", "Origins", "forget_origins", "origin_of", "want_origins"]
+__all__ = ["Origin", "Origins", "forget_origins", "take_origin", "want_origins"]
 
 
 Origin: TypeAlias = "tuple[list[str], list[str], tuple[tuple[pa.Array, Lot], ...]]"
@@ -33,12 +34,17 @@ columns that it was made of, `string` or `large_string` without nulls, each with
 # batch ahead (accelerate). They are set and read one at a time, so loaders and ledgers in several
 # threads need no lock: the worst is an origin that isn't found.
 _recent: list[Origin | None] = [None, None]
-_wanted: list[bool] = [False]
+_wanted = [0]
 
 
-def want_origins() -> None:
-    """From now on the loaders of this process remember."""
-    _wanted[0] = True
+def want_origins(owner: object) -> None:
+    """The loaders of this process remember as long as `owner` lives."""
+    _wanted[0] += 1
+    weakref.finalize(owner, _want_less).atexit = False
+
+
+def _want_less() -> None:
+    _wanted[0] -= 1
 
 
 def forget_origins() -> None:
@@ -46,10 +52,15 @@ def forget_origins() -> None:
     _recent[:] = [None, None]
 
 
-def origin_of(ids: object) -> Origin | None:
-    """The origin of a list of ids, if it is of one of the last batches and as it was made."""
-    for origin in _recent:
+def take_origin(ids: object) -> Origin | None:
+    """The origin of a list of ids, if it is of one of the last batches and as it was made.
+
+    It is known once: as long as the copy is kept, the strings outlive their batch, and to free them
+    later costs more than they do.
+    """
+    for number, origin in enumerate(_recent):
         if origin is not None and origin[0] is ids:
+            _recent[number] = None
             return origin if origin[1] == ids else None
     return None
 
