@@ -1,7 +1,8 @@
 """The counts of a ledger: how often each expected id came, and the names of the wrong ones.
 
-Counts are kept by row as long as batches come in the order of the dataset (`ledger_runs`), and by
-id from the first batch on that does not, or where other ledgers and states have to understand them.
+Counts are kept by row as long as batches come in the order of the dataset, or are of the rows that
+their loader says (`ledger_runs`); and by id from the first batch on that is neither, or where other
+ledgers and states have to understand them.
 """
 
 from __future__ import annotations
@@ -159,15 +160,14 @@ class Account:
         by_row = self._by_row
         if by_row is None or self._index is not None or not isinstance(batches, Columns):
             return False
-        if not batches.shuffled:
+        if not batches.placed:
             return False
         keys_of = functools.partial(id_hashes, content_sha256=self._content_sha256)
         keys = keys_of(batches.array())
         blocks = batches.blocks
         if blocks is not None and by_row.take_blocks(blocks, keys, keys_of):
             return True
-        positions = batches.positions
-        return positions is not None and by_row.take_at(positions, keys, keys_of)
+        return by_row.take_at(batches.positions, keys, keys_of)
 
     def _count(self, keys: Keys, ids: Callable[[], pa.Array]) -> None:
         foreign = self.index.add(keys)

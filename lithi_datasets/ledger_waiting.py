@@ -25,13 +25,16 @@ from lithi_datasets.ledger_watch import refuse_worker
 from lithi_datasets.reading.origins import take_origin
 from lithi_datasets.reading.rows import Lot, Window
 
-__all__ = ["FLUSH_BYTES", "FLUSH_ROWS", "Columns", "Run", "Waiting"]
+__all__ = ["COLUMN_BYTES", "FLUSH_BYTES", "FLUSH_ROWS", "Columns", "Run", "Waiting"]
 
 FLUSH_BYTES = 2**21
 """So much text of ids is counted together."""
 
 FLUSH_ROWS = 2**17
-"""So many ids are, where they wait as columns, or four times as many bytes."""
+"""So many ids are, where they wait as columns."""
+
+COLUMN_BYTES = 2**23
+"""So many bytes of shuffled columns are: those of no file, which wait in memory."""
 
 LONG_RUN = 1024
 """From here on batches that follow each other in a column are looked at by themselves."""
@@ -102,8 +105,8 @@ class Columns:
         return id_keys(self._ids, content_sha256, attempt)
 
     @property
-    def shuffled(self) -> bool:
-        """Whether it is known which rows of the dataset they are."""
+    def placed(self) -> bool:
+        """Whether their loader said which rows of the dataset they are."""
         return all(run.window is not None for run in self._runs)
 
     @property
@@ -113,13 +116,11 @@ class Columns:
         whole = len(self._runs) == 1 and len(run) == len(run.column)
         return run.window.blocks if whole and run.window is not None else None
 
-    @cached_property
-    def positions(self) -> Positions | None:
-        """Where in the dataset the loader had them from: `int64[count]`; None for in order."""
+    @property
+    def positions(self) -> Positions:
+        """Where in the dataset the loader of `placed` ids had them from: `int64[count]`."""
         windows = [(run.window, run) for run in self._runs]
         found = [window.numbers[run.first : run.stop] for window, run in windows if window]
-        if len(found) < len(self._runs):
-            return None
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
@@ -156,6 +157,7 @@ class Waiting:
         Raises:
             UsageError: the batch has no ids, they are no strings, or this is a worker.
         """
+        origin = None
         try:
             ids = batch[self._field]
             if type(ids) is not list:
@@ -163,9 +165,10 @@ class Waiting:
             # Behind a text no column waits: batches are counted in the order in which they came.
             origin = None if self._texts else take_origin(ids)
             if origin is None:
-                return self._add_text("\n".join(ids).encode(), len(ids))
+                text, count = "\n".join(ids).encode(), len(ids)
         except (LookupError, TypeError, ValueError):
             text, count, self.lone = ids_of(batch, self._field)
+        if origin is None:
             return self._add_text(text, count) or bool(self.lone)
         for column, lot in origin[2]:  # for nearly every batch it is one, which goes on in a run
             run = self._run
@@ -180,7 +183,7 @@ class Waiting:
             refuse_worker()
         else:
             self._rows += len(self._run)
-            self._full = self._rows >= FLUSH_ROWS or self._bytes >= 4 * FLUSH_BYTES
+            self._full = self._rows >= FLUSH_ROWS or self._bytes >= COLUMN_BYTES
         if lot.window is not None:
             self._bytes += column.nbytes  # others lie in the dataset's files
         self._run = Run(column, lot.first, lot.first + lot.length, lot.window)

@@ -140,11 +140,8 @@ class RowReader:
         """Rows [start, stop) as they lie: a record batch, or a table where they lie in several."""
         if not self.contiguous:
             return self.take(np.arange(start, stop, dtype=np.int64))
-        lots = self.lots(start, stop)
-        if len(lots) == 1:
-            return lots[0].taken
-        pieces = [lot.taken for lot in lots] or [self._source[0][0].slice(0, 0)]
-        return pa.Table.from_batches(pieces, schema=self.schema)
+        pieces = [lot.taken for lot in self.lots(start, stop)]
+        return pieces[0] if len(pieces) == 1 else pa.Table.from_batches(pieces, schema=self.schema)
 
     def lots(self, start: int, stop: int) -> list[Lot]:
         """Rows [start, stop) of a `contiguous` dataset, as parts of the batches they lie in."""
