@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import sys
-import time
-from collections.abc import Callable
 from types import FrameType
 
 import pytest
+from cpu_time import least_seconds
 from manifest_documents import counts, part, result
 
 from lithi_datasets.errors import ManifestInvalid
@@ -46,21 +44,11 @@ def raw() -> bytes:
     return of_parts(PARTS)
 
 
-def seconds(function: Callable[[], object]) -> float:
-    gc.collect()
-    start = time.process_time()
-    kept = function()
-    taken = time.process_time() - start
-    del kept
-    return taken
-
-
 def test_a_hundred_thousand_parts_cost_a_few_json_loads(
     raw: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # By turns, so that a slower while of the machine is one for both.
-    turns = [(seconds(lambda: json.loads(raw)), seconds(lambda: Manifest.parse(raw))) for _ in "12"]
-    plain, whole = (min(times) for times in zip(*turns, strict=True))
+    plain = least_seconds(lambda: json.loads(raw))
+    whole = least_seconds(lambda: Manifest.parse(raw), times=2)
     with capsys.disabled():
         print(
             f"\n  {PARTS} parts, {len(raw) / 1e6:.0f} MB: json.loads {plain:.2f} s, "
